@@ -50,7 +50,7 @@ def asked(folder: Path) -> tuple[list[str], dict[str, str]]:
     return arguments, dict(each.split("==") for each in wanted)
 
 
-def test_nothing_known_is_told_with_how_many_were_asked(tmp_path: Path) -> None:
+def test_no_known_weakness_is_reported_with_the_number_of_packages_checked(tmp_path: Path) -> None:
     done = audit(tmp_path, ANSWER.format(change="", status=0), "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -59,7 +59,7 @@ def test_nothing_known_is_told_with_how_many_were_asked(tmp_path: Path) -> None:
     assert (report["unknown"], report["weaknesses"]) == ([], {})
 
 
-def test_versions_are_asked_for_without_local_labels_and_without_this_project(tmp_path: Path) -> None:
+def test_versions_are_queried_without_local_labels_and_without_this_project(tmp_path: Path) -> None:
     audit(tmp_path, ANSWER.format(change="", status=0), "--ignore", "PYSEC-1")
     arguments, wanted = asked(tmp_path)
     assert not any("+" in version for version in wanted.values())
@@ -97,14 +97,14 @@ NO_ANSWER: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("stand_in", "said"), NO_ANSWER.values(), ids=NO_ANSWER)
-def test_an_audit_that_asked_nobody_is_no_good_news(tmp_path: Path, stand_in: str, said: str) -> None:
+def test_an_audit_that_got_no_answer_is_no_good_news(tmp_path: Path, stand_in: str, said: str) -> None:
     done = audit(tmp_path, stand_in)
     assert done.returncode == 3
     assert done.stdout == ""
     assert said in done.stderr
 
 
-def test_without_pip_audit_it_says_how_to_get_it(tmp_path: Path) -> None:
+def test_without_pip_audit_it_reports_how_to_get_it(tmp_path: Path) -> None:
     nobody = "import importlib.util, runpy, sys; importlib.util.find_spec = lambda *_: None; sys.argv = sys.argv[1:]; "
     command = [sys.executable, "-c", nobody + "runpy.run_path(sys.argv[0], run_name='__main__')", str(SCRIPT)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -74,7 +74,7 @@ def test_every_install_is_held_by_the_constraints(script: dict[str, Any], projec
     assert all('"-c", str(CONSTRAINTS)' in line for line in installs)
 
 
-def test_a_python_that_is_not_there_is_one_line(project_root: Path) -> None:
+def test_a_missing_python_is_reported_in_one_line(project_root: Path) -> None:
     program = [sys.executable, str(project_root / "scripts" / "build-wheels"), "--python", "python9.9"]
     done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=55)
     assert done.returncode == 1

@@ -15,7 +15,7 @@ def test_now_is_unix_time() -> None:
     assert before <= clock.now() <= time.time()
 
 
-def test_sleep_lasts_at_least_as_long_as_asked() -> None:
+def test_sleep_lasts_at_least_as_long_as_requested() -> None:
     clock: Clock = SystemClock()
     started = clock.monotonic()
     clock.sleep(0.01)

@@ -23,7 +23,7 @@ def test_a_block_gives_the_object_and_closes_it_once() -> None:
     assert counting.closed == 1
 
 
-def test_an_error_of_the_block_goes_on_after_the_object_is_closed() -> None:
+def test_an_error_of_the_block_propagates_after_the_object_is_closed() -> None:
     counting = Counting()
     with pytest.raises(KeyError, match="lost"), counting:
         raise KeyError("lost")

@@ -96,7 +96,7 @@ def test_a_field_may_be_positional() -> None:
         Car(Engine(), "van", name="bus")  # type: ignore[misc]
 
 
-def test_a_required_option_is_asked_for() -> None:
+def test_a_missing_required_option_raises() -> None:
     with pytest.raises(TypeError, match=r"^Car: option 'engine' is required$"):
         Car()  # type: ignore[call-arg]
 
@@ -155,7 +155,7 @@ def test_the_ends_of_a_range_belong_to_it() -> None:
     assert Engine(cylinders=1).cylinders == 1
 
 
-def test_a_config_becomes_plain_values_and_comes_back() -> None:
+def test_a_config_round_trips_through_plain_values() -> None:
     car = Car(Diesel(torque=0.25), spares=[Engine(), 3], options={"a": Engine(power=2.0), "type": Engine()})
     plain = car.to_dict()
     assert plain["type"] == "Car"
@@ -177,7 +177,7 @@ def test_any_config_survives_json_pickle_and_copy(power: float, cylinders: int, 
     assert copy.deepcopy(engine) == engine
 
 
-def test_a_dictionary_without_a_type_means_the_class_asked() -> None:
+def test_a_dictionary_without_a_type_means_the_requested_class() -> None:
     assert Engine.from_dict({"power": 3.0}) == Engine(power=3.0)
 
 

@@ -37,7 +37,7 @@ def test_the_published_case() -> None:
     assert v.item() == 0, "the check runs nothing"
 
 
-def test_it_is_public_beside_the_optimizers() -> None:
+def test_it_is_public_alongside_the_optimizers() -> None:
     assert optim.check_ops_dependence is check_ops_dependence
 
 
@@ -148,7 +148,7 @@ def test_a_tensor_may_come_from_several_calls_and_is_not_kept_alive() -> None:
     assert gone() is None
 
 
-def test_whoever_has_a_name_and_its_reads_is_a_recorded_call() -> None:
+def test_any_object_that_has_a_name_and_its_reads_is_a_recorded_call() -> None:
     class Queue:
         name = "queue"
 

@@ -30,7 +30,7 @@ def texts_of(root: Path) -> list[Path]:
     return [path for path in files if path != Path(__file__) and path.name != "CHANGELOG.md"]
 
 
-def test_no_page_or_message_installs_somebody_elses_program(project_root: Path) -> None:
+def test_no_page_or_message_installs_another_projects_program(project_root: Path) -> None:
     files = texts_of(project_root)
     assert len(files) > 500
     wrong = {}

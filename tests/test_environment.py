@@ -7,7 +7,7 @@ import pytest
 from monolith import environment
 
 
-def test_a_variable_is_read_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_is_read_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MONOLITH_T_A", raising=False)
     assert environment.get("MONOLITH_T_A") is None
     monkeypatch.setenv("MONOLITH_T_A", "")
@@ -16,7 +16,7 @@ def test_a_variable_is_read_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment.get("MONOLITH_T_A") == "1"
 
 
-def test_the_first_variable_that_says_something_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_variable_that_is_not_empty_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MONOLITH_T_A", "")
     monkeypatch.setenv("MONOLITH_T_B", "b")
     monkeypatch.setenv("MONOLITH_T_C", "c")

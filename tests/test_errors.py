@@ -62,7 +62,7 @@ def test_the_core_takes_arrays_as_they_are_or_not_at_all(ids: np.ndarray) -> Non
         _core.bucket_of(ids)
 
 
-def test_bucket_of_covers_the_whole_range_of_ids() -> None:
+def test_bucket_of_covers_the_full_range_of_ids() -> None:
     extremes = np.array([np.iinfo(np.int64).min, -1, 0, 1, np.iinfo(np.int64).max], np.int64)
     buckets = _core.bucket_of(extremes)
     assert buckets.dtype == np.int32

@@ -19,7 +19,7 @@ def test_every_target_has_its_seeds() -> None:
     assert all(len(list(seeds())) > 3 for seeds in SEEDS.values())
 
 
-def test_the_seeds_are_whole() -> None:
+def test_the_seeds_are_intact() -> None:
     for seed in SEEDS["samples"]():
         sample = ("instance", "example_batch", "example", "tf_example")[seed[0]]
         assert Parser(sample, [Ids("nobody")], bad=BadRecords()).parse([seed[1:]]).num_rows > 0

@@ -30,7 +30,7 @@ def test_every_file_with_tests_for_a_gpu_is_run() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
-def test_without_a_gpu_it_says_so_and_runs_nothing() -> None:
+def test_without_a_gpu_it_reports_that_and_runs_nothing() -> None:
     done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "finds no GPU here" in done.stderr

@@ -27,7 +27,7 @@ def test_a_hook_that_overrides_nothing_does_nothing() -> None:
     assert not context.stop_requested
 
 
-def test_a_stop_asked_for_by_one_hook_is_seen_by_all() -> None:
+def test_a_stop_requested_by_one_hook_is_seen_by_all() -> None:
     session = StepLoop()
     one, other = StepContext(session), StepContext(session)
     one.request_stop()
@@ -66,7 +66,7 @@ class TestWhatASessionOffers:
             offered: list[HookedSession] = [loop, session]  # mypy compares the types
             assert all(hasattr(each, name) for each in offered)
 
-    def test_a_result_of_a_step_is_told_by_its_members(self) -> None:
+    def test_a_result_of_a_step_is_recognized_by_its_members(self) -> None:
         assert isinstance(StepResult(None, None, None, 0), LastStep)
         assert not isinstance({"loss": 0.5}, LastStep)
 

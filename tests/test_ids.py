@@ -58,7 +58,7 @@ def test_every_kind_agrees_with_the_layout_written_in_binary_digits(name: str, v
 
 
 @given(slot=st.integers(0, 1023), signature=any_id)
-def test_v1_parts_come_back_out_of_a_packed_id(slot: int, signature: int) -> None:
+def test_v1_parts_are_recovered_from_a_packed_id(slot: int, signature: int) -> None:
     packed = ids.pack_v1(slot, signature)
     assert bits(packed) == format(slot, "010b") + bits(signature)[10:]
     assert ids.slot_v1(packed) == slot
@@ -67,7 +67,7 @@ def test_v1_parts_come_back_out_of_a_packed_id(slot: int, signature: int) -> Non
 
 
 @given(slot=st.integers(0, 32767), signature=any_id)
-def test_v2_parts_come_back_out_of_a_packed_id_that_is_never_negative(slot: int, signature: int) -> None:
+def test_v2_parts_are_recovered_from_a_packed_id_that_is_never_negative(slot: int, signature: int) -> None:
     packed = ids.pack_v2(slot, signature)
     assert bits(packed) == "0" + format(slot, "015b") + bits(signature)[16:]
     assert ids.slot_v2(packed) == slot
@@ -217,7 +217,7 @@ def test_an_int_beyond_64_bits_is_refused() -> None:
             ids.slot_v1(bad)
 
 
-def test_describe_tells_the_parts_of_an_id() -> None:
+def test_describe_reports_the_parts_of_an_id() -> None:
     assert ids.describe(ids.pack_v1(1023, 1)) == f"{(1023 << 54) + 1}(v1|slot=1023|sig=1)"
     assert ids.describe(ids.pack_v2(32767, 12), version=2) == f"{(32767 << 48) + 12}(v2|slot=32767|sig=12)"
     assert ids.describe(0) == "0(v1|slot=0|sig=0)"

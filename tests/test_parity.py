@@ -164,14 +164,14 @@ def _names(nodes: Iterable[ast.AST]) -> set[str]:
     return {str(name) for name in found if name}
 
 
-def test_every_module_of_the_original_has_exactly_one_row() -> None:
+def test_every_upstream_module_has_exactly_one_row() -> None:
     names = [row.module for row in rows()]
     assert len(names) == len(MODULES) == 69
     assert set(names) == MODULES
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.module)
-def test_row_says_what_it_did_where_it_lives_and_how_far_it_is(row: Row) -> None:
+def test_row_states_what_it_did_where_it_lives_and_how_far_it_is(row: Row) -> None:
     assert row.purpose not in {"", "-"}
     assert row.symbols, "the row names no room"
     assert all(symbol == "monolith" or symbol.startswith("monolith.") for symbol in row.symbols)
@@ -194,7 +194,7 @@ def test_an_open_row_names_no_test() -> None:
     assert [row.module for row in rows() if not row.claims and row.tests] == []
 
 
-def test_every_case_of_the_original_saver_has_a_test_of_behaviour_or_a_reason() -> None:
+def test_every_case_of_the_upstream_saver_has_a_test_of_behaviour_or_a_reason() -> None:
     assert len(cases()) == 50
     for case in cases():
         if not case.shown_by.startswith(NO_COUNTERPART):
@@ -202,7 +202,7 @@ def test_every_case_of_the_original_saver_has_a_test_of_behaviour_or_a_reason() 
             assert case.tests, f"{case.name} names no test and gives no reason"
 
 
-def test_the_checks_refuse_what_is_not_there() -> None:
+def test_the_checks_reject_what_is_missing() -> None:
     assert imports("monolith.errors.OpError")
     assert not imports("monolith.errors.NoSuchError")
     assert not imports("monolith.no_such_room")
@@ -280,7 +280,7 @@ class TestSkippedClaims:
             "test_skips_whole.py::test_anything",
         ]
 
-    def test_elsewhere_it_is_told(self, tmp_path: Path) -> None:
+    def test_elsewhere_it_is_reported(self, tmp_path: Path) -> None:
         ended = self.run(tmp_path, is_error=False)
         assert ended.returncode == pytest.ExitCode.OK, ended.stdout
         assert "claims of docs/parity.md whose tests were skipped" in ended.stdout

@@ -62,7 +62,7 @@ def test_public_names_are_exactly_these() -> None:
     assert len(PUBLIC_NAMES) <= 29
 
 
-def test_nothing_public_stands_beside_the_list() -> None:
+def test_nothing_public_is_missing_from_the_list() -> None:
     loose = [
         name
         for name, value in vars(monolith).items()
@@ -72,14 +72,14 @@ def test_nothing_public_stands_beside_the_list() -> None:
 
 
 @pytest.mark.parametrize("package", public_packages(), ids=lambda package: str(package.__name__))
-def test_package_door_says_what_it_is_and_lists_its_names(package: ModuleType) -> None:
+def test_package_door_describes_itself_and_lists_its_names(package: ModuleType) -> None:
     assert package.__doc__
     assert list(package.__all__) == sorted(package.__all__)
     assert len(set(package.__all__)) == len(package.__all__)
     assert [name for name in package.__all__ if not hasattr(package, name)] == []
 
 
-def test_a_name_is_imported_when_it_is_asked_for() -> None:
+def test_a_name_is_imported_on_first_access() -> None:
     program = """
 import sys
 import monolith as ml
@@ -104,7 +104,7 @@ def test_type_checkers_and_programs_get_the_same_names() -> None:
     assert {name: home for name, home in told.items() if home} == monolith._HOMES
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+def test_a_missing_name_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match=r"module 'monolith' has no attribute 'Embedings'"):
         _ = monolith.Embedings
     with pytest.raises(ImportError, match="cannot import name 'Embedings' from 'monolith'"):

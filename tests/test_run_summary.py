@@ -63,7 +63,7 @@ def test_what_is_missing_and_what_is_slow_is_one_line_each(tmp_path: Path, argum
     assert "test_made_up.py::test_long (0 s)" in slow
 
 
-def test_a_run_without_either_says_nothing_more(tmp_path: Path) -> None:
+def test_a_run_without_either_reports_nothing_more(tmp_path: Path) -> None:
     lines = lines_of_a_run(tmp_path, "def test_passes(): pass")
     assert not any("tests need" in line or "mark them slow" in line for line in lines)
 

@@ -29,7 +29,7 @@ def asked_kinds(source: str) -> list[str]:
     return found
 
 
-def test_nobody_asks_for_the_engine(project_root: Path) -> None:
+def test_no_module_outside_the_engines_checks_the_engine_type(project_root: Path) -> None:
     package = project_root / "src" / "monolith"
     engines = {package / name for name in ("collective", "ps", "tables", "testing")}  # that of tests, too
     files = [path for path in package.rglob("*.py") if engines.isdisjoint(path.parents)]

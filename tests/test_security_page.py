@@ -66,12 +66,12 @@ def test_a_limit_of_the_page_is_that_of_the_code(what: str, number: str, place: 
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`((?:core|docs|scripts|tests)/[\w/.-]+)[`:]", PAGE))))
-def test_what_the_page_names_is_there(name: str) -> None:
+def test_what_the_page_names_exists(name: str) -> None:
     assert (ROOT / name).exists()
 
 
 @pytest.mark.parametrize("command", re.findall(r"^\$ .venv/bin/python (\S+)", PAGE, re.MULTILINE))
-def test_the_scripts_of_the_page_are_there(command: str) -> None:
+def test_the_scripts_of_the_page_exist(command: str) -> None:
     assert (ROOT / command).is_file()
 
 

@@ -29,7 +29,7 @@ def test_bindings_look_into_no_object_of_python() -> None:
     assert not found, f"use the function of the same name instead: {', '.join(sorted(found))}"
 
 
-def test_macros_are_told_from_functions() -> None:
+def test_macros_are_distinguished_from_functions() -> None:
     assert not_stable("PyBytes_AS_STRING(bytes); PyTuple_GET_ITEM(made, 0)") == {
         "PyBytes_AS_STRING",
         "PyTuple_GET_ITEM",

@@ -10,7 +10,7 @@ import pytest
 from monolith.stop_request import StopRequest
 
 
-def test_all_who_wait_are_told_and_those_who_come_later() -> None:
+def test_all_waiters_are_notified_and_those_that_come_later() -> None:
     request = StopRequest()
     told: list[bool] = []
     waiting = [threading.Thread(target=lambda: told.append(request.wait(60))) for _ in range(3)]
@@ -27,7 +27,7 @@ def test_all_who_wait_are_told_and_those_who_come_later() -> None:
     assert request.wait(0.0)
 
 
-def test_nobody_takes_it_back() -> None:
+def test_a_stop_request_cannot_be_cleared() -> None:
     request = StopRequest()
     request.set()
     with pytest.raises(RuntimeError, match="make a new StopRequest"):
@@ -35,14 +35,14 @@ def test_nobody_takes_it_back() -> None:
     assert request.wait(0.0)
 
 
-def test_a_wait_that_nobody_woke_looks_up() -> None:
+def test_a_wait_without_a_wakeup_polls() -> None:
     """As when the handler of a signal can only run once the wait is over."""
     request = StopRequest()
     threading.Timer(0.01, setattr, (request, "_is_made", True)).start()
     assert request.wait()
 
 
-def test_a_signal_at_any_moment_of_the_wait_ends_it() -> None:
+def test_a_signal_at_any_time_during_the_wait_ends_it() -> None:
     before = signal.getsignal(signal.SIGALRM)
     try:
         for _ in range(200):

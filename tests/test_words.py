@@ -9,7 +9,7 @@ import pytest
 
 from script_module import load_script
 
-WORDS = "[limits]\ndocuments = 1\nmessages = 0\ncomments = 0\n\n[words]\n'\\banew\\b' = \"from scratch\"\n"
+WORDS = "[limits]\ndocuments = 1\nmessages = 0\ncomments = 0\ntests = 0\n\n[words]\n'\\banew\\b' = \"from scratch\"\n"
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +44,7 @@ def test_the_project_keeps_to_its_limits(checker: ModuleType, capsys: pytest.Cap
         ("src/more.py", 'raise ValueError(f"{1}: begins anew")\n', "messages"),
         ("core/a.h", "int a;  // anew\n", "comments"),
         ("core/a.cc", 'fail("begin anew");\n', "messages"),
+        ("tests/test_a.py", "def test_it_starts_anew() -> None: ...\n", "tests"),
     ],
 )
 def test_one_word_more_fails_and_is_listed_with_its_line(

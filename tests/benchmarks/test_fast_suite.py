@@ -79,7 +79,7 @@ def test_one_of_several_callers_that_starves_is_seen(monkeypatch: pytest.MonkeyP
     assert share.ok is False
 
 
-def test_what_inserts_cost_stands_beside_the_memory_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_insert_cost_is_compared_with_clearing_the_memory_of_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def seconds_to_clear(_: one_table.FreshMemory, num_bytes: int) -> float:

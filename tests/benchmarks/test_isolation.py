@@ -34,7 +34,7 @@ def test_a_raising_function_is_a_failure_with_its_reason(capfd: pytest.CaptureFi
     assert "Traceback" in capfd.readouterr().err, "the whole story is on standard error"
 
 
-def test_a_killed_process_is_told_from_a_raising_one() -> None:
+def test_a_killed_process_is_distinguished_from_a_raising_one() -> None:
     with pytest.raises(runner.ChildFailedError, match="killed by signal 9, probably out of memory"):
         runner.call("child_functions:die", SETTING)
 

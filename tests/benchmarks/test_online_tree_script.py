@@ -13,7 +13,7 @@ from programs import Programs
 
 @pytest.mark.slow
 @pytest.mark.parametrize("readers", ["followers", "servers"])
-def test_a_quick_run_tells_every_figure(project_root: Path, tmp_path: Path, programs: Programs, readers: str) -> None:
+def test_a_quick_run_reports_every_figure(project_root: Path, tmp_path: Path, programs: Programs, readers: str) -> None:
     arguments = ["--quick", "--json", "--directory", str(tmp_path), *(["--serve"] if readers == "servers" else [])]
     done = programs.run(Path("benchmarks/online_tree.py"), *arguments, folder=project_root)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -53,7 +53,7 @@ def test_the_row_measures(key: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_script_prints_chosen_rows_as_json_and_says_what_it_leaves_out(project_root: Path) -> None:
+def test_the_script_prints_selected_rows_as_json_and_reports_what_it_skips(project_root: Path) -> None:
     command = [sys.executable, "benchmarks/run.py", "--suite", "ps", "--rows", "ps_scale", "--quick", "--json"]
     done = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -69,7 +69,7 @@ def test_servers_are_skipped_with_a_reason_where_grpc_is_missing(monkeypatch: py
         fan_out.measure(TINY)
 
 
-def test_steps_ahead_and_steps_in_turn_make_the_same_updates() -> None:
+def test_prefetched_steps_and_sequential_steps_make_the_same_updates() -> None:
     gradient, batches = gradient_of(TINY), zipf_batches(TINY, TINY.small_rows)
     stores = [LocalStore(configs()), LocalStore(configs())]
     for store in stores:

@@ -50,7 +50,7 @@ def test_an_interrupted_run_without_a_row_still_prints() -> None:
     assert "0 of 0 requirements met" in report.as_text([], MACHINE)
 
 
-def test_ratios_are_told_in_words_and_without_a_verdict() -> None:
+def test_ratios_are_reported_in_words_and_without_a_verdict() -> None:
     text = report.as_ratios(MEASUREMENTS, MACHINE)
     lines = text.splitlines()
     assert lines[2].split() == ["measure", "ours", "peer", "ratio"]
@@ -71,19 +71,19 @@ def test_ratios_are_told_in_words_and_without_a_verdict() -> None:
         (0.97, "ms", Sense.AT_MOST, "the same as torch"),
     ],
 )
-def test_a_ratio_says_which_side_is_better(ratio: float, unit: str, sense: Sense, said: str) -> None:
+def test_a_ratio_reports_which_side_is_better(ratio: float, unit: str, sense: Sense, said: str) -> None:
     found = Measurement(
         row="a", measure="it", figure=1, unit=unit, peer="torch", peer_figure=1, ratio=ratio, sense=sense
     )
     assert in_words(found) == f"it: {said}"
 
 
-def test_a_figure_whose_peer_is_missing_says_so() -> None:
+def test_a_figure_whose_peer_is_missing_reports_the_reason() -> None:
     alone = Measurement(row="a", measure="it", figure=12.0, unit="k/s", peer="FBGEMM", note="peer is not installed")
     assert in_words(alone) == "it: 12 k/s, not compared with FBGEMM (peer is not installed)"
 
 
-def test_many_ratios_against_one_peer_are_told_by_their_range() -> None:
+def test_many_ratios_against_one_peer_are_summarized_by_their_range() -> None:
     found = [
         Measurement(row="rules", measure=f"m{n}", unit="ms", peer="Sgd", ratio=n / 10, sense=Sense.AT_MOST)
         for n in range(5, 10)

@@ -59,7 +59,7 @@ def test_the_row_measures_and_leaves_no_file(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_fbgemm_its_lines_say_how_to_install_it(tiny: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_fbgemm_its_lines_report_how_to_install_it(tiny: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "find_fbgemm", lambda: None)
     missing = [each for each in measure("training", tiny) if each.peer == against_peers.FBGEMM]
     assert [each.ok for each in missing] == [None] * 4

@@ -39,7 +39,7 @@ def measured(key: str) -> list[dict[str, Any]]:
     return [Measurement(row=key, measure=f"measure of {key}", figure=1.0).to_json()]
 
 
-def test_rows_are_measured_in_order_and_progress_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_measured_in_order_and_progress_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     answer_by(monkeypatch, {"a": lambda: measured("a"), "b": lambda: measured("b")})
     told: list[str] = []
     outcome = runner.run([row("a"), row("b")], SETTING, tell=told.append)
@@ -55,7 +55,7 @@ def test_a_broken_row_costs_no_other_row(monkeypatch: pytest.MonkeyPatch) -> Non
     assert [each.note for each in outcome.measurements] == ["failed: a died", ""]
 
 
-def test_a_skipped_row_says_why_and_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_skipped_row_reports_the_reason_and_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     answer_by(monkeypatch, {"a": raising(RowSkippedError("no compiler; install g++"))})
     outcome = runner.run([row("a")], SETTING, tell=lambda _: None)
     assert outcome.failed == []

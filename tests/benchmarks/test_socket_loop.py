@@ -33,7 +33,9 @@ def test_a_loop_that_died_is_an_error_and_no_figure() -> None:
             loop.turn(StepBytes(8, 8, 8), buffers=1, steps=1)
 
 
-def test_without_a_compiler_the_row_is_skipped_and_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_compiler_the_row_is_skipped_and_names_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(RowSkippedError, match=r"socket_loop\.cpp .* install g\+\+"), running_loop():
         pass
@@ -46,7 +48,7 @@ def test_processor_time_of_a_process_grows_with_its_work() -> None:
     assert cpu_seconds([]) == 0
 
 
-def test_a_row_runs_on_as_many_cores_as_it_says_or_not_at_all() -> None:
+def test_a_row_runs_on_the_number_of_cores_it_specifies_or_is_skipped() -> None:
     before = os.sched_getaffinity(0)
     with on_cores(1):
         assert len(os.sched_getaffinity(0)) == 1

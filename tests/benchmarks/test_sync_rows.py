@@ -84,13 +84,13 @@ def test_the_script_prints_chosen_rows_as_json(project_root: Path) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torchrec") is not None, reason="torchrec is here")
-def test_torchrec_is_left_out_with_a_reason_where_it_is_missing(run: Run) -> None:
+def test_torchrec_is_skipped_with_a_reason_where_it_is_missing(run: Run) -> None:
     done = run(_BEGIN, "torchrec_collection")
     assert done.returncode == 1
     assert "RowSkippedError: torchrec is not installed" in done.stderr
 
 
-def test_a_rank_that_ends_is_told(run: Run) -> None:
+def test_a_rank_that_exits_is_reported(run: Run) -> None:
     done = run(_BEGIN, "no_such")
     assert done.returncode == 1
     assert "No module named 'benchmarks.suites.sync.ranks.no_such'" in done.stderr

@@ -24,7 +24,7 @@ def test_a_step_longer_than_the_turn_is_still_counted_once() -> None:
     assert 10 < rate <= 20
 
 
-def test_a_contestant_goes_on_where_its_last_turn_ended() -> None:
+def test_a_contestant_resumes_where_its_last_turn_ended() -> None:
     seen: list[int] = []
     contestant = TimedStep(seen.append, list(range(5)))
     contestant.turn(1e-9)
@@ -32,7 +32,7 @@ def test_a_contestant_goes_on_where_its_last_turn_ended() -> None:
     assert seen == [step % 5 for step in range(len(seen))]
 
 
-def test_everybody_takes_a_turn_in_every_round_and_nobody_is_always_first() -> None:
+def test_every_contestant_runs_in_each_round_and_the_first_one_rotates() -> None:
     order: list[str] = []
     contestants = {name: TimedStep(order.append, [name]) for name in "abc"}
     rates = take_turns(contestants, rounds=3, seconds=1e-9)

@@ -72,7 +72,7 @@ def test_a_long_list_is_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "names", [["head.weight", "old", "scale", "tower.bias", "tower.weight"], ["*.*ght", "old", "scale", "tower.*"]]
 )
-def test_weights_that_are_left_out_start_anew_and_the_others_go_on(folder: Path, names: list[str]) -> None:
+def test_excluded_weights_start_from_scratch_and_the_others_resume(folder: Path, names: list[str]) -> None:
     state = run_of(Ranker(6, extra=True))
     assert isinstance(state.model, Ranker)
     before = state.model.tower.weight.detach().clone()

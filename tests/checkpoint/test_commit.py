@@ -55,7 +55,7 @@ FAILURES = [OSError(errno.EIO, "Input/output error"), KeyboardInterrupt()]
 
 @pytest.mark.parametrize("failure", FAILURES, ids=["an error", "an interrupt"])
 @pytest.mark.parametrize("same_step", [False, True], ids=["of the next step", "of the same step"])
-def test_a_sync_that_fails_behind_the_commit_undoes_nothing(
+def test_a_sync_that_fails_after_the_commit_rolls_nothing_back(
     tmp_path: Path,
     run: Run,
     failure: BaseException,
@@ -103,7 +103,7 @@ def test_what_a_replaced_checkpoint_left_goes_when_the_next_run_begins(tmp_path:
     assert restored_contents(tmp_path) == contents(run)
 
 
-def test_files_beside_a_manifest_that_cannot_be_read_are_left_alone(
+def test_files_next_to_an_unreadable_manifest_are_kept(
     tmp_path: Path, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Saver(tmp_path) as saver:

@@ -78,7 +78,9 @@ def test_a_disk_that_fails_under_the_newest_checkpoint_gives_way_to_the_one_befo
         Saver(tmp_path).restore(again.state, "model.ckpt-4")
 
 
-def test_if_none_can_be_read_the_error_says_so(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_no_checkpoint_is_readable_the_error_reports_it(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with Saver(tmp_path) as saver:
         saver.save(run.state)
     break_file(monkeypatch, "model.ckpt-3.safetensors")

@@ -255,7 +255,7 @@ def test_if_all_are_damaged_the_error_is_that_of_the_newest(tmp_path: Path, run:
     assert contents(again) == held
 
 
-def test_a_restore_beside_a_saver_takes_the_newest_when_retention_removes_what_it_reads(
+def test_a_restore_concurrent_with_a_saver_takes_the_newest_when_retention_removes_what_it_reads(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The saver keeps one checkpoint, and commits the next two while the reader has chosen one and not read it."""
@@ -352,7 +352,7 @@ KILLED = textwrap.dedent("""
         ("remove", 1, 4),
     ],
 )
-def test_a_killed_save_leaves_a_whole_checkpoint_and_is_cleaned_up(
+def test_a_killed_save_leaves_a_complete_checkpoint_and_is_cleaned_up(
     tmp_path: Path, zygote: Zygote, at: str, number: int, step: int
 ) -> None:
     (generation,), status = zygote.run(KILLED, str(tmp_path), at, str(number))

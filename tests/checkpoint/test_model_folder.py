@@ -52,7 +52,7 @@ def predictions(model: Ranker) -> torch.Tensor:
 
 @pytest.mark.parametrize("names", [False, True])
 @pytest.mark.usefixtures("on_every_store")
-def test_a_model_goes_on_bit_for_bit_in_a_fresh_one(tmp_path: Path, *, names: bool) -> None:
+def test_a_model_resumes_bit_for_bit_in_a_fresh_one(tmp_path: Path, *, names: bool) -> None:
     run = Trained(3)
     ml.save(run.model, tmp_path / "m", optimizer={"adam": run.adam} if names else run.adam)
     run.train(2)
@@ -91,7 +91,7 @@ def test_saving_again_replaces_the_model_and_leaves_one(tmp_path: Path) -> None:
     assert torch.equal(predictions(fresh.model), predictions(run.model))
 
 
-def test_a_save_that_fails_leaves_the_model_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_keeps_the_previous_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Trained(1)
     ml.save(run.model, tmp_path)
     expected = predictions(run.model)
@@ -136,7 +136,7 @@ def test_the_checkpoint_of_a_run_is_loaded_and_not_written_over(tmp_path: Path) 
         ml.save(run.model, tmp_path)
 
 
-def test_wrong_paths_say_what_to_do(tmp_path: Path) -> None:
+def test_errors_for_wrong_paths_suggest_the_fix(tmp_path: Path) -> None:
     model = Trained().model
     with pytest.raises(NotFoundError, match=r"has no saved model; save one by ml.save"):
         ml.load(model, tmp_path / "nothing")
@@ -148,7 +148,7 @@ def test_wrong_paths_say_what_to_do(tmp_path: Path) -> None:
         ml.load(model, file)
 
 
-def test_optimizers_that_were_not_saved_are_asked_for_in_vain(tmp_path: Path) -> None:
+def test_requesting_optimizers_that_were_not_saved_raises(tmp_path: Path) -> None:
     run = Trained(1)
     ml.save(run.model, tmp_path)
     before = copy.deepcopy(run.model.tower.weight)

@@ -59,7 +59,7 @@ def test_a_later_generation_is_newer_than_a_later_step(tmp_path: Path) -> None:
     assert restored_step(tmp_path) == 2
 
 
-def test_one_that_was_committed_behind_the_state_file_is_tried_first_and_counted(tmp_path: Path) -> None:
+def test_a_checkpoint_committed_after_the_state_file_is_tried_first_and_counted(tmp_path: Path) -> None:
     """A process that is killed between its commit and the text file leaves it so."""
     save(tmp_path, 1, 2)
     shutil.copy(tmp_path / "checkpoint", tmp_path / "kept")
@@ -78,7 +78,7 @@ def test_one_that_was_committed_behind_the_state_file_is_tried_first_and_counted
     ]
 
 
-def test_without_a_state_file_the_manifests_say_the_same(tmp_path: Path) -> None:
+def test_without_a_state_file_the_manifests_give_the_same_order(tmp_path: Path) -> None:
     save(tmp_path, 1, 2, 3)
     (tmp_path / "checkpoint").unlink()
     assert order(tmp_path) == [3, 2, 1]

@@ -103,7 +103,7 @@ def test_restore_without_ps_monitor(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("monitored", [False, True])
-def test_tables_by_listeners_beside_a_dense_saver(tmp_path: Path, *, monitored: bool) -> None:
+def test_listeners_save_tables_alongside_a_dense_saver(tmp_path: Path, *, monitored: bool) -> None:
     monitor = PsMonitor(2) if monitored else None
     basename = f"{tmp_path}/model.ckpt"
     first = Server()
@@ -166,7 +166,7 @@ def test_unknown_devices_and_modules_are_named() -> None:
         PsMonitor(2).setup_ps_initialized_state(state)
 
 
-def test_exempt_paths_are_read_when_asked_for(tmp_path: Path) -> None:
+def test_exempt_paths_are_read_on_request(tmp_path: Path) -> None:
     with PartialRecoverySaver(tmp_path) as saver:
         assert saver.exempt_checkpoint_paths == []
         saver.save(TrainState(global_step=1))

@@ -99,7 +99,7 @@ def test_an_unlisted_name_is_a_warning(tmp_path: Path, caplog: pytest.LogCapture
     assert not (tmp_path / RESTORE_CKPT).exists()
 
 
-def test_another_state_file_is_left_alone(tmp_path: Path) -> None:
+def test_another_state_file_is_ignored(tmp_path: Path) -> None:
     make(tmp_path, 10, 20)
     (tmp_path / "other").write_text((tmp_path / "checkpoint").read_text())
     assert latest(tmp_path, latest_filename="other", restore_ckpt="model.ckpt-10") == f"{tmp_path}/model.ckpt-20"

@@ -320,7 +320,7 @@ def test_weights_of_another_shape(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("continues", [False, True])
-def test_the_dense_part_starts_anew_once(tmp_path: Path, *, continues: bool) -> None:
+def test_the_dense_part_restarts_from_scratch_once(tmp_path: Path, *, continues: bool) -> None:
     run = Run()
     run.steps(5)
     saved(tmp_path, run.state)

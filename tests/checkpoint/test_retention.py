@@ -69,7 +69,7 @@ def test_exempt_checkpoints_stay_and_are_not_counted(tmp_path: Path, *, restarts
     assert not list(tmp_path.glob("model.ckpt-30*"))
 
 
-def test_exempt_checkpoints_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+def test_exempt_checkpoints_that_were_deleted_are_dropped_from_the_list(tmp_path: Path) -> None:
     with Saver(tmp_path) as saver:
         save_steps(saver, 10)
         (tmp_path / MONOLITH_CHECKPOINT).write_text('exempt_model_checkpoint_paths: "model.ckpt-9"\n')
@@ -127,7 +127,7 @@ def test_the_fields_of_both_files(tmp_path: Path) -> None:
     assert list(state.all_model_checkpoint_paths) == [f"{tmp_path}/model.ckpt-1", f"{tmp_path}/model.ckpt-2"]
 
 
-def test_one_every_so_many_hours_stays_for_good(tmp_path: Path) -> None:
+def test_one_checkpoint_per_given_number_of_hours_is_kept_forever(tmp_path: Path) -> None:
     """The original's case: two to keep, one every 0.7 s; here the clock is the test's."""
     clock = FakeClock(now=1000.0)
     with Saver(tmp_path, max_to_keep=2, keep_every_hours=0.7 / 3600, clock=clock) as saver:
@@ -141,7 +141,7 @@ def test_one_every_so_many_hours_stays_for_good(tmp_path: Path) -> None:
         assert [path.rpartition("-")[2] for path in saver.last_checkpoints] == ["3", "4"]
 
 
-def test_the_hours_go_on_over_a_restart(tmp_path: Path) -> None:
+def test_the_hours_keep_counting_across_a_restart(tmp_path: Path) -> None:
     clock = FakeClock(now=0.0)
     for step in range(1, 8):
         with Saver(tmp_path, max_to_keep=1, keep_every_hours=1.0, clock=clock) as saver:
@@ -192,7 +192,7 @@ def test_a_moved_directory_is_read_and_continued(tmp_path: Path) -> None:
     assert not before.exists()
 
 
-def test_what_a_killed_process_left_out_of_the_list_is_taken_over(tmp_path: Path) -> None:
+def test_a_checkpoint_that_a_killed_process_did_not_list_is_adopted(tmp_path: Path) -> None:
     """It was committed, but `checkpoint` was not updated any more."""
     with Saver(tmp_path, max_to_keep=2) as saver:
         save_steps(saver, 1, 2)
@@ -217,7 +217,7 @@ def test_a_directory_without_state_file_is_read_by_its_manifests(tmp_path: Path)
     assert state.global_step == 10
 
 
-def test_listed_checkpoints_that_are_gone_are_dropped(tmp_path: Path) -> None:
+def test_listed_checkpoints_that_were_deleted_are_dropped(tmp_path: Path) -> None:
     with Saver(tmp_path, max_to_keep=3) as saver:
         save_steps(saver, 1, 2, 3)
     for path in tmp_path.glob("model.ckpt-2.*"):

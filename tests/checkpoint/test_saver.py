@@ -45,7 +45,7 @@ def test_an_empty_directory_has_nothing_to_restore(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_training_that_goes_on_does_not_reach_a_background_save(tmp_path: Path) -> None:
+def test_continued_training_does_not_change_a_background_save(tmp_path: Path) -> None:
     run = Run()
     run.steps(4)
     saved = contents(run)

@@ -53,7 +53,7 @@ def test_an_unknown_one_names_the_nearest(saver: type[Saver], tmp_path: Path) ->
         saver(tmp_path, max_keep=3)  # type: ignore[call-arg]
 
 
-def test_what_a_trainer_is_told_reaches_its_saver(tmp_path: Path) -> None:
+def test_the_options_of_a_trainer_reach_its_saver(tmp_path: Path) -> None:
     saving = SavingConfig(**{each.name: TOLD[each.name] for each in fields(CheckpointConfig)})
     config = TrainerConfig(model_dir=str(tmp_path), saving=saving, restoring=TOLD["restoring"])
     found = options_of(Trainer(ExampleTask, config)._saver())

@@ -34,7 +34,7 @@ def save(run: Run, folder: Path) -> None:
 
 @pytest.mark.parametrize("after", PARTS)
 @pytest.mark.parametrize("before", PARTS)
-def test_a_run_goes_on_bit_for_bit_with_any_number_of_shards(tmp_path: Path, before: int, after: int) -> None:
+def test_a_run_resumes_bit_for_bit_with_any_number_of_shards(tmp_path: Path, before: int, after: int) -> None:
     run = run_of(before, min_count=2)
     run.steps(6)
     save(run, tmp_path)

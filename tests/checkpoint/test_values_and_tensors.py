@@ -51,14 +51,14 @@ def same(a: Any, b: Any) -> bool:
 
 
 @given(plain)
-def test_any_plain_value_comes_back_through_json(value: Any) -> None:
+def test_any_plain_value_round_trips_through_json(value: Any) -> None:
     encoder = TreeEncoder()
     text = json.dumps(encoder.encode(value, "v"), allow_nan=False)
     assert same(decode(json.loads(text), encoder.tensors), value)
     assert encoder.tensors == {}
 
 
-def test_tensors_are_kept_once_and_arrays_come_back_as_arrays() -> None:
+def test_tensors_are_stored_once_and_arrays_are_decoded_as_arrays() -> None:
     encoder = TreeEncoder()
     shared = torch.arange(6.0).reshape(2, 3)
     value = {"a": shared, "b": [shared, shared[0]], "n": np.arange(3, dtype=np.int16), "s": np.float32(0.5)}
@@ -180,7 +180,7 @@ def test_equal_runs_have_equal_manifests_and_descriptions(tmp_path: Path) -> Non
     assert len(written[0]) == 5
 
 
-def test_manifests_come_back_and_any_change_is_noticed(tmp_path: Path) -> None:
+def test_manifests_round_trip_and_any_change_is_detected(tmp_path: Path) -> None:
     run = Run()
     run.steps(2)
     run.state.positions |= {"binary": b"\xff\x00", "empty": b""}

@@ -134,7 +134,7 @@ def test_json_is_the_only_thing_on_standard_output(
     assert "[1/1] one_id" in captured.err
 
 
-def test_a_quick_run_says_that_its_verdicts_are_a_smoke_test(
+def test_a_quick_run_reports_that_its_verdicts_are_a_smoke_test(
     asked: list[tuple[str, Setting]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     main(["bench", "--quick", "--rows", "one_id", "--check"])
@@ -177,7 +177,7 @@ def test_an_unknown_row_is_refused_in_one_line(capsys: pytest.CaptureFixture[str
     assert error.count("\n") == 1
 
 
-def test_a_row_of_a_checkout_says_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_for_a_row_of_a_checkout_names_the_command_that_runs_it(capsys: pytest.CaptureFixture[str]) -> None:
     for key in CHECKOUT_ROWS:
         with pytest.raises(SystemExit, match="2"):
             main(["bench", "--rows", key])

@@ -104,7 +104,7 @@ def test_one_without_tables_makes_weights_alone(model_dir: Path, tmp_path: Path)
         (["--serving", "--task", TASK, "--example", "nowhere.json"], "'nowhere.json': cannot be read"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_export_errors_are_reported(
     model_dir: Path, tmp_path: Path, arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert call(model_dir, tmp_path, *arguments) == 1

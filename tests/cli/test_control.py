@@ -86,7 +86,7 @@ def test_what_was_done_before_training_ended_is_no_failure(
     assert "no session trains now" in capsys.readouterr().err
 
 
-def test_a_training_that_is_gone_is_said_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dead_training_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "controller_server_addr.txt").write_text("127.0.0.1:1")
     assert control("status", tmp_path) == 1
     assert "controller at 127.0.0.1:1 does not answer" in capsys.readouterr().err

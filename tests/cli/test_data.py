@@ -127,7 +127,7 @@ def test_records_are_written_in_every_framing_and_compression(tmp_path: Path, ou
 
 
 @pytest.mark.parametrize("between", ["example_batch", "parquet"])
-def test_examples_come_back_from_other_formats(tmp_path: Path, between: str) -> None:
+def test_examples_round_trip_through_other_formats(tmp_path: Path, between: str) -> None:
     examples = [rich_example(number) for number in range(10)] + [
         Example(label=[0.0]),
         *map(Example.FromString, samples(9)),
@@ -157,7 +157,7 @@ EXAMPLES = st.lists(
 
 @given(EXAMPLES)
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_examples_come_back_from_parquet(
+def test_any_examples_round_trip_through_parquet(
     tmp_path: Path, contents: list[tuple[dict[str, list[int]], list[float], int]]
 ) -> None:
     examples = []
@@ -213,7 +213,7 @@ def tf_example() -> TfExample:
     return sample
 
 
-def test_formats_are_told_apart() -> None:
+def test_formats_are_distinguished() -> None:
     batch = ExampleBatch(batch_size=2)
     batch.named_feature_list.add(name="user", feature=[{"fid_v2_list": {"value": [1]}}] * 2)
     bare = Example()
@@ -230,7 +230,7 @@ def test_formats_are_told_apart() -> None:
             assert [each for each in messages if fits(payload, each)] == [kind]
 
 
-def test_peek_prints_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_peek_prints_the_contents(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "x", [rich_example().SerializeToString()] * 3)
     assert cli.main(["data", "peek", str(path), "-n", "2"]) == 0
     text = capsys.readouterr().out
@@ -384,7 +384,7 @@ def test_samples_come_out_of_kafka(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "no such topic" in captured.err
 
 
-def test_more_samples_may_be_asked_for_than_any_file_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_more_samples_may_be_requested_than_any_file_has(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "good", samples(5))
     assert cli.main(["data", "peek", str(tmp_path / "good"), "-n", "1" + "0" * 30, "--json"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 5
@@ -469,7 +469,7 @@ def test_a_file_system_whose_package_is_missing_is_one_line(
     assert capsys.readouterr().err == "monolith data: error: Install the nosuch package to use it\n"
 
 
-def test_bad_records_are_left_out_when_that_is_allowed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_records_are_skipped_when_that_is_allowed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path / "x", [*samples(3), b"\xff\xff", *samples(2)])
     base = [str(path), "--framing", "tfrecord", "--sample", "example"]
     out = tmp_path / "out.parquet"

@@ -76,7 +76,7 @@ def plain(made: Example) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("framing", list(Framing))
-def test_instances_come_back_whatever_framing_they_are_read_from(tmp_path: Path, framing: Framing) -> None:
+def test_instances_round_trip_whatever_framing_they_are_read_from(tmp_path: Path, framing: Framing) -> None:
     source, middle, out = tmp_path / "old", tmp_path / "middle", tmp_path / "new"
     source.write_bytes(framed(framing, [each.SerializeToString() for each in EXAMPLES], word=3))
     convert(source, middle, "--to", "instance")
@@ -88,7 +88,7 @@ def test_instances_come_back_whatever_framing_they_are_read_from(tmp_path: Path,
 
 
 @pytest.mark.parametrize("framing", list(Framing))
-def test_tf_examples_come_back_whatever_framing_they_are_read_from(tmp_path: Path, framing: Framing) -> None:
+def test_tf_examples_round_trip_whatever_framing_they_are_read_from(tmp_path: Path, framing: Framing) -> None:
     source, middle, out = tmp_path / "old", tmp_path / "middle", tmp_path / "new"
     wanted = [example(number) for number in range(7)]
     source.write_bytes(framed(framing, [each.SerializeToString() for each in wanted], word=3))
@@ -166,7 +166,7 @@ def test_batches_and_parquet_keep_raw_features_and_data_sources(tmp_path: Path) 
 
 @pytest.mark.parametrize("to", ["instance", "tf_example", "parquet"])
 @pytest.mark.parametrize("kind", ["raw", "int64_value", "double_list"])
-def test_what_has_no_place_is_refused_by_name_or_left_out(
+def test_unsupported_features_are_rejected_by_name_or_dropped(
     tmp_path: Path, to: str, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     unfit = example(1)
@@ -192,7 +192,7 @@ def test_what_has_no_place_is_refused_by_name_or_left_out(
     assert [each.line_id for each in again] == [each.line_id for each in (example(0), unfit)]
 
 
-def test_stats_count_what_is_said_to_be_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stats_count_the_features_declared_as_ids(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = write(tmp_path / "old", [each.SerializeToString() for each in EXAMPLES])
     convert(source, tmp_path / "tf", "--to", "tf_example")
     reports = []
@@ -218,7 +218,7 @@ def test_names_that_mean_something_else_in_a_tf_example_are_refused(
         assert text in capsys.readouterr().err
 
 
-def test_features_that_are_said_to_be_ids_must_be_integers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_features_declared_as_ids_must_be_integers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sample = TfExample()
     sample.features.feature["price"].float_list.value.append(0.5)
     sample.features.feature["__RANK__"].int64_list.value.append(1 << 40)  # no rank: it stays a feature

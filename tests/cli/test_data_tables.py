@@ -51,7 +51,7 @@ def test_peek_shows_the_types_that_are_found(tmp_path: Path, name: str, capsys: 
         assert any(line[:1] == ["tags"] and line[-1].endswith("lists of ids, by a hash of the text") for line in lines)
 
 
-def test_peek_tells_a_label_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_peek_prints_a_label_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "x.csv"
     path.write_text(CSV)
     text = peeked(capsys, str(path), "-n", "1")
@@ -69,7 +69,7 @@ def test_peek_tells_a_label_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "label  none" in peeked(capsys, str(tmp_path / "unlabelled"))
 
 
-def test_a_column_that_is_left_out_is_shown_as_such(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_skipped_column_is_shown_as_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pq.write_table(pa.table({"s": [{"a": 1}], "n": [1]}), tmp_path / "x.parquet")
     assert "skipped: it has no place in a batch" in peeked(capsys, str(tmp_path / "x.parquet"), "-n", "0")
 
@@ -128,7 +128,7 @@ def test_a_name_of_no_format_is_refused_with_those_that_are(
         (["peek", "s4://bucket/x"], "fsspec has no file system s4://; it supports file://, s3://"),
     ],
 )
-def test_urls_that_are_no_files_say_what_to_do(
+def test_errors_for_urls_that_are_no_files_suggest_the_fix(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["data", *arguments]) == 1

@@ -178,7 +178,7 @@ def test_the_hashed_model_fits_into_its_memory() -> None:
     assert 0.9 * 200_000 < rows * BYTES_PER_BARE_ROW <= 200_000
 
 
-def test_a_race_ends_where_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_race_stops_where_its_callback_or_limit_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
     def stop_at_third(progress: RaceProgress) -> bool:

@@ -115,7 +115,7 @@ def test_a_narrow_drawing_is_readable_on_a_phone() -> None:
     assert all(float(text.attrib["y"]) < top for text in names), "names stand above the lines, not on them"
 
 
-def test_tiles_and_labels_tell_the_same_numbers_and_the_page_says_of_which_days() -> None:
+def test_tiles_and_labels_show_the_same_numbers_and_the_page_names_the_days() -> None:
     progress = race(8)
     progress.windows[-1].auc["online"] = 0.95  # the last day alone would say something else
     page = html_of(progress)
@@ -183,7 +183,7 @@ def test_a_screen_fits_the_terminal_and_shows_every_model() -> None:
     assert "\n".join(screen_of(race(10), width=120, is_unicode=False)).isascii()
 
 
-def test_lines_are_told_once_where_there_is_no_terminal() -> None:
+def test_lines_are_printed_once_without_a_terminal() -> None:
     file = io.StringIO()
     view = View(file, clock=FakeClock())
     progress = race(2)
@@ -204,7 +204,7 @@ def test_sparks_stay_inside_their_range() -> None:
     assert sparkline([0.5], low=0.5, high=0.5) == "▁"
 
 
-def test_the_conclusion_says_which_model_is_above() -> None:
+def test_the_conclusion_reports_which_model_is_above() -> None:
     assert "0.020 above the same model with hashed ids" in conclusion_of(race(8))
     assert "0.150 above a copy that stopped learning on day 2.5" in conclusion_of(race(8))
     assert "0.050 below the same model with hashed ids" in conclusion_of(race(8, hashed=0.8))
@@ -224,7 +224,7 @@ def test_a_page_is_made_of_any_race(num_windows: int) -> None:
     assert len(summary_of(race(num_windows))["windows"]) == num_windows
 
 
-def test_a_page_says_so_when_the_online_model_took_more_memory() -> None:
+def test_a_page_reports_when_the_online_model_took_more_memory() -> None:
     progress = race(70)
     assert "more than the hashed model was given" in html_of(progress)
     assert "more than the hashed model was given" not in html_of(race(10))
@@ -248,7 +248,7 @@ def test_what_was_not_measured_is_null_in_json() -> None:
     assert set(summary_of(race(0))["auc"]) == set(MODELS)
 
 
-def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_is_written_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = tmp_path / "report.html"
     write_report(target, race(3))
     before = target.read_text(encoding="utf-8")

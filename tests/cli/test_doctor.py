@@ -81,7 +81,7 @@ def test_huge_pages_that_are_off_come_with_advice(monkeypatch: pytest.MonkeyPatc
     assert f"advice  {line}" in re.sub(r"  +", "  ", doctor.describe(doctor.diagnose()))
 
 
-def test_a_number_of_threads_that_the_program_set_is_told_as_such() -> None:
+def test_a_number_of_threads_that_the_program_set_is_reported_as_such() -> None:
     before = _core.num_threads()
     _core.set_num_threads(_core.cpu_share().cpus + 3)
     try:

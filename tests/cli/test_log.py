@@ -76,7 +76,7 @@ def test_list_and_show(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("action", ["list", "show", "verify", "follow", "compact"])
-def test_a_log_that_is_not_there_is_named(tmp_path: Path, action: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_log_is_named(tmp_path: Path, action: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["log", action, str(tmp_path / "none")]) == 1
     assert "there is no delta log" in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
@@ -161,7 +161,9 @@ def test_verify_names_records_of_another_model(place: Path, capsys: pytest.Captu
     assert "of another model: table 'item': expected 2 segments, got 1" in found["findings"][0]["text"]
 
 
-def test_verify_reads_bases_and_says_where_nobody_can_begin(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_reads_bases_and_reports_where_no_follower_can_start(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     call(capsys, "compact", place)
     assert json.loads(call(capsys, "verify", place, "--json"))["bases"] == 1
     (base,) = DeltaLog(place).bases()
@@ -174,7 +176,7 @@ def test_verify_reads_bases_and_says_where_nobody_can_begin(place: Path, capsys:
     assert "no follower can start from it" in call(capsys, "verify", place, status=1)
 
 
-def test_nothing_says_that_it_is_complete_at_a_damaged_or_unfinished_end(
+def test_no_command_reports_completion_at_a_damaged_or_unfinished_end(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("monolith.cli.log._UNFINISHED_SECONDS", 0.0)

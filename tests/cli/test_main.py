@@ -147,7 +147,7 @@ def test_the_package_itself_is_the_command() -> None:
 
 
 @pytest.mark.slow
-def test_output_that_nobody_reads_ends_a_command_quietly() -> None:
+def test_output_without_a_reader_ends_a_command_quietly() -> None:
     """As in ``monolith doctor | head -1``: no traceback, and the status of a program that SIGPIPE ended."""
     reading, writing = os.pipe()
     os.close(reading)

@@ -63,7 +63,7 @@ def answer(url: str, at: str = "") -> Any:
 
 
 @pytest.mark.slow
-def test_a_server_is_told_is_killed_and_comes_back_as_it_was_told(
+def test_a_killed_server_restarts_with_the_state_set_by_commands(
     exports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, file = tmp_path / "model", tmp_path / "promotion.json"
@@ -106,7 +106,7 @@ def test_a_server_is_told_is_killed_and_comes_back_as_it_was_told(
         assert answer(url) == (4, score(4.0))
 
 
-def test_a_token_is_sent_and_asked(exports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_token_is_sent_and_required(exports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     secret, wrong = tmp_path / "secret", tmp_path / "wrong"
     secret.write_text("sesame\n")
     wrong.write_text("simsim\n")

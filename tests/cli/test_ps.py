@@ -24,7 +24,7 @@ def started(*options: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("ending", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
-def test_it_serves_until_it_is_told_to_end(ending: signal.Signals, tmp_path: Path) -> None:
+def test_it_serves_until_it_receives_a_stop(ending: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("open sesame\n", encoding="utf-8")
     options = ["--token_file", str(tmp_path / "token"), "--threads", "1", "--json"]
     process = started("--index", "1", "--num_ps", "2", *options)
@@ -43,7 +43,7 @@ def test_it_serves_until_it_is_told_to_end(ending: signal.Signals, tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_one_that_was_killed_comes_back_with_its_rows(tmp_path: Path) -> None:
+def test_a_killed_server_recovers_with_its_rows(tmp_path: Path) -> None:
     options = ["--recovery_dir", str(tmp_path / "record"), "--recovery_interval_seconds", "0.05"]
     options += ["--model_dir", str(tmp_path / "model"), "--json"]
     for rows in (None, 3):
@@ -65,7 +65,7 @@ def test_one_that_was_killed_comes_back_with_its_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_says_where_it_serves_in_one_line() -> None:
+def test_it_reports_its_serving_address_in_one_line() -> None:
     process = started("--index", "0", "--num_ps", "1")
     try:
         assert process.stdout is not None

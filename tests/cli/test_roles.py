@@ -97,7 +97,7 @@ class TestRoles:
         assert ran.options is not None
         assert ran.options.is_local is False
 
-    def test_a_scheduler_says_place_and_size(self, ran: Ran) -> None:
+    def test_a_scheduler_specifies_place_and_size(self, ran: Ran) -> None:
         given = ["--model_dir", "m", "--discovery_type", "primus", "--tf_config"]
         assert main(["worker", TASK, *given, tf_config("worker", 0)]) == 0
         assert ran.place == ("worker", 1, 2, 2)
@@ -111,7 +111,7 @@ class TestRoles:
         assert main(["worker", TASK, "--model_dir", "m", "--discovery_type", "primus"]) == 0
         assert ran.place == ("worker", 0, 2, 2)
 
-    def test_the_platform_says_place_and_size(self, ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_platform_specifies_place_and_size(self, ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("MLP_ROLE", "worker")
         monkeypatch.setenv("MLP_ROLE_INDEX", "1")
         for role, number in (("PS", 2), ("WORKER", 3)):
@@ -160,7 +160,7 @@ class TestRoles:
         assert ran.options is None
 
     @pytest.mark.parametrize("error", [AbortedError, DeadlineExceededError, UnavailableError])
-    def test_who_lost_the_job_asks_to_be_started_again(
+    def test_a_process_that_lost_the_job_requests_a_restart(
         self, error: type[OpError], ran: Ran, capsys: pytest.CaptureFixture[str]
     ) -> None:
         ran.error = error("server 1 is gone\nfor good")
@@ -179,12 +179,12 @@ class TestRoles:
         assert main(["worker", TASK, *JOB, *HOST]) == code
         assert "it is so" in capsys.readouterr().err
 
-    def test_who_was_stopped_says_so(self, ran: Ran) -> None:
+    def test_a_stopped_process_reports_it(self, ran: Ran) -> None:
         ran.is_stopped = True
         assert main(["ps", TASK, *JOB, *HOST]) == 130
 
     @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-    def test_a_signal_that_nobody_waits_for_ends_it_in_one_line(
+    def test_a_signal_without_a_waiter_ends_it_in_one_line(
         self, number: signal.Signals, ran: Ran, capsys: pytest.CaptureFixture[str]
     ) -> None:
         ran.signal, before = number, signal.getsignal(number)
@@ -198,7 +198,7 @@ class TestRoles:
         assert main(["ps", TASK, *JOB, *HOST, "--index", "4", "--num_extra_ps", "2", "--num_redundant_ps", "1"]) == 0
         assert ran.place == ("ps", 4, 2, 3)
 
-    def test_a_variable_that_nobody_asked_for_is_a_hint(
+    def test_an_unused_variable_is_reported_as_a_hint(
         self, ran: Ran, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("TF_CONFIG", tf_config("chief", 0))
@@ -257,7 +257,7 @@ class TestWays:
             ({"tf_config": "{}"}, "role"),
         ],
     )
-    def test_the_options_say_who_trains(self, given: dict[str, Any], way: str) -> None:
+    def test_the_options_specify_which_process_trains(self, given: dict[str, Any], way: str) -> None:
         assert _launching._way_of(RunnerConfig(**given), None) == way
         assert _launching._way_of(RunnerConfig(**given), "ray") == "ray"
 
@@ -270,7 +270,7 @@ class TestWays:
         assert told[:5] == [sys.executable, "-m", "monolith", "worker", TASK]
         assert told[-5:] == ["--max_steps", "9", "--deterministic", "--index", "2"]
 
-    def test_one_worker_has_servers_where_they_are_asked_for(self, launched: list[LaunchPlan]) -> None:
+    def test_one_worker_has_servers_on_request(self, launched: list[LaunchPlan]) -> None:
         assert main(["train", TASK, "--model_dir", "m", "--num_ps", "2", "--launcher", "local"]) == 0
         assert [str(role) for role in launched[0].roles] == ["ps 0", "ps 1", "worker 0"]
 
@@ -298,14 +298,14 @@ class TestWays:
         assert said in line
         assert launched == []
 
-    def test_a_task_that_is_not_there_is_found_out_before_anything_starts(
+    def test_a_missing_task_is_detected_before_any_process_starts(
         self, launched: list[LaunchPlan], capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert main(["train", "nowhere:Task", *JOB]) == 1
         assert "nowhere" in capsys.readouterr().err
         assert launched == []
 
-    def test_a_dry_run_shows_who_would_start(
+    def test_a_dry_run_shows_which_processes_would_start(
         self, launched: list[LaunchPlan], tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         given = ["--model_dir", str(tmp_path / "m"), "--num_ps", "1", "--num_workers", "2", "--uuid", "run"]

@@ -63,7 +63,7 @@ def test_an_export_answers_as_the_predictor_does(export: Path, trainer: Trainer)
     assert torch.allclose(wanted, trainer.predict(batch), atol=1e-3)
 
 
-def test_a_model_has_the_name_of_its_task_and_a_token_may_be_asked(export: Path, tmp_path: Path) -> None:
+def test_a_model_has_the_name_of_its_task_and_a_token_may_be_required(export: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("sesame\n")
 

@@ -105,7 +105,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     raise AssertionError("it did not come to pass")
 
 
-def test_a_log_that_vanishes_is_told_served_around_and_followed_again(run: Run) -> None:
+def test_a_vanished_log_is_reported_then_followed_again_while_serving_continues(run: Run) -> None:
     def ask(place: dict[str, Any]) -> None:
         server = Server(place, run.columns)
         server.wait_ready()
@@ -124,7 +124,7 @@ def test_a_log_that_vanishes_is_told_served_around_and_followed_again(run: Run) 
     assert serve_while(run.arguments, ask) == 0
 
 
-def test_a_server_that_fell_behind_retention_serves_on_and_waits_for_a_base(run: Run) -> None:
+def test_a_server_that_lags_beyond_retention_keeps_serving_and_waits_for_a_base(run: Run) -> None:
     def ask(place: dict[str, Any]) -> None:
         server = Server(place, run.columns)
         server.wait_ready()

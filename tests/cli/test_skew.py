@@ -140,7 +140,7 @@ def test_a_feature_that_serving_transforms_in_another_way_is_found(
     assert set(largest[0]["features"]) == {"user", "item", "tags", "price", "ages"}
 
 
-def test_a_stale_row_is_found_and_nobody_else_is_blamed(
+def test_a_stale_row_is_found_and_no_other_row_is_blamed(
     run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     users: Any = [make_batch(number)["user"] for number in range(3)]
@@ -173,14 +173,14 @@ def test_what_cannot_be_reproduced_is_no_skew(run: Run, tmp_path: Path, capsys: 
         assert _skew(capsys, log, *_trained(run))["examples"] == 0
 
 
-def test_a_checkpoint_that_is_gone_is_no_skew(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_deleted_checkpoint_is_no_skew(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     other = Trainer(Ranker, TrainerConfig(model_dir=str(tmp_path / "other")))
     other.train(steps=1)
     found = _skew(capsys, run.log, "--export", run.export, "--task", TASK, "--model_dir", str(tmp_path / "other"))
     assert list(found["not_compared"]) == ["there is no checkpoint of step 5, at which version 1 was exported"]
 
 
-def test_the_text_says_how_many_and_where(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_reports_the_number_and_place_of_differences(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["skew", run.log, *_trained(run, OTHER_TASK), "--show", "1", "--examples", "30"]) == 0
     told = capsys.readouterr().out
     assert re.search(r"version 1, step 5: 32 examples of 2 requests: \d+ equal, \d+ within 0.001, \d+ differ", told)

@@ -124,7 +124,7 @@ def test_what_goes_wrong_is_one_line(
     assert line.count("\n") == 1
 
 
-def test_a_directory_that_a_run_writes_to_is_left_alone(model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_that_a_run_writes_to_is_not_changed(model_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with ModelDirLock(model_dir):
         assert "in use by" in erase(capsys, model_dir, "--slot", "user", "--ids", "7", status=1)
     (model_dir / "controller_server_addr.txt").write_text("127.0.0.1:1")  # of a run that was killed
@@ -133,7 +133,7 @@ def test_a_directory_that_a_run_writes_to_is_left_alone(model_dir: Path, capsys:
 
 
 @pytest.mark.parametrize("call", ["write_blocks", "replace", "remove"])
-def test_an_erase_that_fails_leaves_a_whole_checkpoint(
+def test_a_failed_erase_leaves_a_complete_checkpoint(
     model_dir: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     path = str(model_dir / "model.ckpt-6")

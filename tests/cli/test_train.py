@@ -24,7 +24,7 @@ def steps_of(model_dir: Path) -> list[int]:
     return sorted(int(path.name.split("-")[1].split(".")[0]) for path in model_dir.glob("model.ckpt-*.manifest"))
 
 
-def test_the_same_command_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_command_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["train", TASK, "--model_dir", str(tmp_path / "m"), "--steps", "5"]
     for steps in (5, 10):
         assert main(command) == 0
@@ -34,7 +34,7 @@ def test_the_same_command_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert steps_of(tmp_path / "m") == [5, 10]
 
 
-def test_a_run_at_the_end_of_its_data_says_that_nothing_was_trained(
+def test_a_run_at_the_end_of_its_data_reports_that_nothing_was_trained(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["train", TASK, "--model_dir", str(tmp_path / "m")]
@@ -67,7 +67,7 @@ def test_expired_rows_are_removed_and_reported(tmp_path: Path, capsys: pytest.Ca
     assert shown[-1].endswith(f"; {found[0]['expired_rows']:,} expired rows were removed")
 
 
-def test_nothing_that_is_there_is_removed(tmp_path: Path) -> None:
+def test_no_existing_file_is_removed(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     assert main(["train", TASK, "--model_dir", str(tmp_path), "--steps", "2"]) == 0
     assert (tmp_path / "notes.txt").read_text() == "mine"
@@ -130,7 +130,7 @@ def test_options_of_predictions_without_effect_are_refused(
     assert not (tmp_path / "m").exists()
 
 
-def test_an_interrupted_prediction_leaves_nothing_and_says_that_it_begins_anew(
+def test_an_interrupted_prediction_leaves_no_file_and_reports_a_restart_from_scratch(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["train", TASK, "--model_dir", str(tmp_path / "m")]
@@ -284,7 +284,7 @@ def test_a_second_chief_is_refused_with_the_first_ones_identity(
 
 
 @pytest.mark.slow
-def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_ctrl_c_finishes_the_step_saves_and_reports_how_to_resume(tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text(
         "from monolith.testing import ExampleTask\n"
         "class Endless(ExampleTask):\n"
@@ -312,7 +312,7 @@ def test_ctrl_c_finishes_the_step_saves_and_says_how_to_go_on(tmp_path: Path) ->
     assert f"step {step:,} with " in said
 
 
-def test_a_run_without_a_step_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_a_step_reports_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", TASK, "--model_dir", str(tmp_path), "--steps", "0"]) == 0
     assert "no step was trained, and nothing saved" in capsys.readouterr().err
     assert steps_of(tmp_path) == []

@@ -41,7 +41,7 @@ def ends_with(folder: Path, last: int) -> bool:
     return counted(folder / "model", events) == [1.0] * len(events)
 
 
-def test_the_same_command_goes_on_behind_the_last_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_same_command_resumes_after_the_last_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for last in (40, 60):
         write(tmp_path, range(1 if last == 40 else 41, last + 1))
         log = (*published_to(tmp_path / "log"), "--delta_log_dense_interval_secs", "5")
@@ -109,7 +109,7 @@ def test_a_signal_ends_a_silent_stream_with_a_checkpoint_and_its_rows_are_out(
     assert ends_with(tmp_path, 12)
 
 
-def test_what_is_left_out_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_skipped_examples_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     append(tmp_path / "examples-00000", numbered([1, 2, 2, 5], known_ms=now_ms() - 1000))
     append(tmp_path / "examples-00001", numbered([1], first_event=1000, known_ms=now_ms() - 3_600_000))
     assert main(command(tmp_path, "--stream_stop_at_end")) == 1
@@ -145,7 +145,7 @@ def test_arguments_that_do_not_fit_are_refused(
     assert not (tmp_path / "m").exists()
 
 
-def test_a_task_of_files_is_told_that_it_leaves_the_stream(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_task_of_files_reports_that_it_ignores_the_stream(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = str(tmp_path / "examples")
     given = ["train", "monolith.testing:ExampleTask", "--model_dir", str(tmp_path / "m"), "--stream", place]
     assert main(given) == 1

@@ -101,14 +101,14 @@ def test_the_local_address_is_the_first_one_the_resolver_gives(monkeypatch: pyte
     assert get_local_server_addr(2222) == "10.1.2.3:2222"
 
 
-def test_a_machine_without_ipv4_is_asked_for_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_ipv4_resolves_to_ipv6(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", resolver({socket.AF_INET6: "fd00::7"}))
     assert get_local_ip() == "fd00::7"
     assert not is_ipv4_supported()
     assert get_local_server_addr(2222) == "[fd00::7]:2222"
 
 
-def test_a_name_that_nobody_knows_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unresolvable_name_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "getaddrinfo", resolver({}))
     with pytest.raises(socket.gaierror):
         get_local_ip()
@@ -120,7 +120,7 @@ def test_this_machine_has_an_address() -> None:
     assert get_local_host() == get_local_ip()
 
 
-def test_yarn_says_where_this_container_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_yarn_specifies_the_address_of_this_container(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("YARN_INET_ADDR", "1.2.3.4")
     assert get_local_host() == "1.2.3.4"
 

@@ -71,7 +71,7 @@ def test_only_workers_enter(index: int) -> None:
     assert barrier.phase is BarrierPhase.FREE
 
 
-def test_a_barrier_for_nobody_is_refused() -> None:
+def test_a_barrier_with_capacity_zero_is_rejected() -> None:
     with pytest.raises(ValueError, match="capacity counts the chief and must be >= 1, got 0"):
         BarrierOp(0)
 
@@ -106,7 +106,7 @@ def test_a_callback_that_raises_lets_the_worker_go_and_the_barrier_stand() -> No
     assert barrier.get_blocked_indices() == [0]
 
 
-def test_a_worker_that_waits_says_so_each_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_waiting_worker_logs_it_each_minute(caplog: pytest.LogCaptureFixture) -> None:
     class Removes(FakeClock):
         def sleep(self, seconds: float) -> None:
             super().sleep(min(seconds, 30))
@@ -123,7 +123,7 @@ def test_a_worker_that_waits_says_so_each_minute(caplog: pytest.LogCaptureFixtur
     assert barrier.is_none_blocked()
 
 
-def test_a_worker_may_give_up() -> None:
+def test_a_worker_may_abandon_the_wait() -> None:
     clock = FakeClock()
     barrier = BarrierOp(2, clock=clock)
     barrier.place_barrier()
@@ -132,7 +132,7 @@ def test_a_worker_may_give_up() -> None:
     assert barrier.get_blocked_indices() == [0]
 
 
-def test_who_did_not_come_in_time_is_named() -> None:
+def test_workers_that_miss_the_timeout_are_named() -> None:
     clock = FakeClock()
     barrier = BarrierOp(4, clock=clock)
     barrier.place_barrier()
@@ -162,7 +162,7 @@ def test_workers_in_threads_come_wait_and_go() -> None:
     assert barrier.is_none_blocked()
 
 
-def test_who_waits_is_woken_by_the_change_and_not_by_a_look() -> None:
+def test_a_waiter_is_woken_by_the_change_and_not_by_polling() -> None:
     """The clock stands still: who looked again after some time would never look."""
     clock = FakeClock(blocking=True)
     barrier = BarrierOp(2, clock=clock)

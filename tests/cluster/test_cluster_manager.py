@@ -96,7 +96,7 @@ def test_a_worker_waits_for_the_chief_and_stands_in_its_own_place(clock: FakeClo
     assert json.loads(found.tf_config()) == {"cluster": found.cluster, "task": found.task}
 
 
-def test_a_chief_alone_needs_nobody() -> None:
+def test_a_chief_alone_needs_no_other_process() -> None:
     cluster, task = get_training_cluster(StaticServiceDiscovery({"ps": []}), request(num_workers=1, num_required_ps=0))
     assert cluster == {"chief": ["10.0.1.0:2"], "worker": [], "ps": []}
     assert task == {"type": "chief", "index": 0}
@@ -106,7 +106,7 @@ def test_a_chief_alone_needs_nobody() -> None:
     "error",
     [ConnectionRefusedError("consul is down"), UnavailableError("busy"), ValueError("no JSON"), KeyError("Port")],
 )
-def test_a_service_that_fails_for_a_while_is_asked_again(
+def test_a_service_that_fails_temporarily_is_retried(
     clock: FakeClock, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     def recovering(name: str, now: float) -> dict[int, str]:
@@ -142,7 +142,7 @@ def test_a_limit_ends_the_wait_with_what_was_found(clock: FakeClock) -> None:
         get_training_cluster(Unfolding(clock, down), request(1), timeout_seconds=0, clock=clock)
 
 
-def test_the_failure_handler_decides_when_to_ask_again_or_to_give_up(clock: FakeClock) -> None:
+def test_the_failure_handler_decides_whether_to_retry_or_to_abort(clock: FakeClock) -> None:
     seen: list[Incomplete] = []
 
     class GiveUpError(Exception):
@@ -206,7 +206,7 @@ def test_a_list_that_does_not_come_is_empty_after_the_time_out(tmp_path: Path, c
 
 
 @pytest.mark.parametrize("left_by_a_former_run", [None, "", "a:1", "a:1,b:1,c:1"])
-def test_a_list_is_read_as_soon_as_it_is_there_and_has_the_right_length(
+def test_a_list_is_read_as_soon_as_it_exists_with_the_right_length(
     tmp_path: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch, left_by_a_former_run: str | None
 ) -> None:
     file_name = str(tmp_path / "list")
@@ -224,7 +224,7 @@ def test_a_list_is_read_as_soon_as_it_is_there_and_has_the_right_length(
     assert clock.monotonic() == 35
 
 
-def test_a_chief_that_comes_back_keeps_its_servers(tmp_path: Path) -> None:
+def test_a_restarted_chief_keeps_its_servers(tmp_path: Path) -> None:
     redundant: dict[str, Any] = {"num_redundant_ps": 1, "model_dir": str(tmp_path), "uuid": "run"}
     first = StaticServiceDiscovery({"ps": PS, "worker": ["10.0.1.0:2"]})
     assert get_training_cluster(first, request(**redundant)).cluster["ps"] == PS[:2]
@@ -236,7 +236,7 @@ def test_a_chief_that_comes_back_keeps_its_servers(tmp_path: Path) -> None:
     assert fetch_ps_cluster_from_file(get_ps_cluster_file_name(str(tmp_path), "run"), 0) == PS[::-1]
 
 
-def test_a_worker_without_the_list_says_what_is_missing(tmp_path: Path, clock: FakeClock) -> None:
+def test_a_worker_without_the_list_reports_what_is_missing(tmp_path: Path, clock: FakeClock) -> None:
     discovery = StaticServiceDiscovery({"ps": PS, "worker": ["10.0.1.0:2"]})
     with pytest.raises(FailedPreconditionError, match="2 parameter servers are required, got 0: none"):
         get_training_cluster(discovery, request(1, num_redundant_ps=1, model_dir=str(tmp_path)), clock=clock)

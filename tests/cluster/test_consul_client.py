@@ -62,7 +62,7 @@ def test_a_registered_service_is_found_with_its_tags(agent: ConsulAgent, connect
     ]
 
 
-def test_a_deregistered_service_is_gone_and_gets_no_heartbeat(agent: ConsulAgent, connect: Connect) -> None:
+def test_a_deregistered_service_is_removed_and_gets_no_heartbeat(agent: ConsulAgent, connect: Connect) -> None:
     client = connect()
     client.register("job", 2222)
     assert client.keeps_alive("job", 2222)
@@ -102,7 +102,7 @@ def test_heartbeats_come_again_and_again(agent: ConsulAgent, connect: Connect) -
     eventually(lambda: agent.paths("GET").count("/v1/agent/check/pass/service:job-2222") > 5, "five heartbeats")
 
 
-def test_an_agent_that_forgot_the_service_is_told_again(agent: ConsulAgent, connect: Connect) -> None:
+def test_a_service_lost_by_its_agent_is_registered_again(agent: ConsulAgent, connect: Connect) -> None:
     client = connect(heartbeat_seconds=0.01, retry_seconds=0.01)
     client.register("job", 2222, {"index": 3})
     agent.stop()
@@ -112,7 +112,7 @@ def test_an_agent_that_forgot_the_service_is_told_again(agent: ConsulAgent, conn
     eventually(lambda: [entry["Tags"] for entry in client.lookup("job")] == [{"index": "3"}], "registered again")
 
 
-def test_a_service_that_nobody_wants_any_more_is_not_told_again(agent: ConsulAgent, connect: Connect) -> None:
+def test_a_service_that_is_no_longer_wanted_is_not_registered_again(agent: ConsulAgent, connect: Connect) -> None:
     client = connect(heartbeat_seconds=0.01, retry_seconds=0.01)
     asked = threading.Event()
 
@@ -128,7 +128,7 @@ def test_a_service_that_nobody_wants_any_more_is_not_told_again(agent: ConsulAge
     assert client.lookup("job") == []
 
 
-def test_a_service_that_is_replaced_while_it_comes_back_goes_again(agent: ConsulAgent, connect: Connect) -> None:
+def test_a_service_that_is_replaced_while_it_reregisters_is_removed_again(agent: ConsulAgent, connect: Connect) -> None:
     client = connect(heartbeat_seconds=0.01, retry_seconds=0.01)
     answers = [True, False]  # nobody else yet; then somebody
     client.register("job", 2222, still_wanted=lambda: answers.pop(0))
@@ -189,7 +189,7 @@ def test_names_are_quoted(agent: ConsulAgent, connect: Connect) -> None:
     assert client.lookup("a b&c=d") == []
 
 
-def test_stock_consul_is_spoken_to_as_its_documents_say(
+def test_requests_to_stock_consul_follow_its_documents(
     agent: ConsulAgent, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONSUL_HTTP_TOKEN", "secret")
@@ -256,7 +256,7 @@ def test_an_answer_that_breaks_off_is_a_connection_error() -> None:
         thread.join()
 
 
-def test_an_answer_without_end_is_not_taken_in() -> None:
+def test_an_endless_response_is_rejected() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         sent: list[int] = []
 
@@ -296,7 +296,7 @@ def test_an_answer_that_is_no_list_of_instances_is_a_connection_error(
 @pytest.mark.parametrize(
     "error", [ZeroDivisionError("a bug"), ValueError("no JSON"), RuntimeError("odd"), KeyError("Port")]
 )
-def test_a_heart_goes_on_beating_whatever_a_beat_raises(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+def test_heartbeats_continue_whatever_a_beat_raises(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     beats, enough = 0, threading.Event()
 
     def beat() -> bool:
@@ -316,7 +316,7 @@ def test_a_heart_goes_on_beating_whatever_a_beat_raises(error: Exception, caplog
     assert f"heartbeat of job-1 failed, next in 0.0 s: {error!r}" in caplog.text
 
 
-def test_where_the_agent_is_said_to_be(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_agent_address_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     own_socket = tmp_path / "consul.sock"
     monkeypatch.setattr(consul_client, "SOCKET_PATH", str(own_socket))
     assert (Client().host, Client().port) == ("127.0.0.1", 2280)
@@ -331,6 +331,6 @@ def test_where_the_agent_is_said_to_be(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert (Client("h", 1).host, Client("h", 1).port) == ("h", 1)
 
 
-def test_a_socket_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_socket_is_named(tmp_path: Path) -> None:
     with closing(UnixHTTPConnection(str(tmp_path / "none"), timeout=1)) as connection, pytest.raises(FileNotFoundError):
         connection.request("GET", "/")

@@ -67,7 +67,7 @@ def test_a_dead_agent_is_tried_five_times(
     assert clock.monotonic() == 4 * 2.5, "four pauses from 0 to 5 s"
 
 
-def test_a_service_is_told_again_behind_an_answer_that_is_no_json(agent: ConsulAgent, make: Make) -> None:
+def test_a_service_is_registered_again_after_a_response_that_is_no_json(agent: ConsulAgent, make: Make) -> None:
     """The agent restarts, forgets the service, and for a while says that it is busy where it should list instances."""
     client = Client(agent.host, agent.port, heartbeat_seconds=0.01, retry_seconds=0.01)
     discovery = make(client=client)
@@ -83,7 +83,7 @@ def test_a_service_is_told_again_behind_an_answer_that_is_no_json(agent: ConsulA
     assert client.keeps_alive("job-uuid", 1001)
 
 
-def test_entries_of_another_shape_are_left_out(agent: ConsulAgent, make: Make) -> None:
+def test_entries_of_another_shape_are_skipped(agent: ConsulAgent, make: Make) -> None:
     whole = {"Port": 1, "Tags": {"name": "ps", "index": "0", "ip": "10.0.0.1"}}
     odd: list[dict[str, Any]] = [
         {},
@@ -191,7 +191,7 @@ def test_a_holder_that_cannot_be_removed_is_waited_for_and_then_left(
     assert discovery.query("ps") == {0: "10.0.0.1:1002"}
 
 
-def test_one_who_was_replaced_does_not_come_back(agent: ConsulAgent, clock: FakeClock, make: Make) -> None:
+def test_a_replaced_process_does_not_register_again(agent: ConsulAgent, clock: FakeClock, make: Make) -> None:
     client = Client(agent.host, agent.port, heartbeat_seconds=0.01, retry_seconds=0.01)
     old = make(client=client)
     old.register("ps", 0, "10.0.0.1:1001")
@@ -202,7 +202,7 @@ def test_one_who_was_replaced_does_not_come_back(agent: ConsulAgent, clock: Fake
     assert list(agent.services) == ["job-uuid-1002"]
 
 
-def test_entries_of_others_are_left_out(agent: ConsulAgent, make: Make) -> None:
+def test_entries_of_other_services_are_skipped(agent: ConsulAgent, make: Make) -> None:
     discovery = make()
     for port, tags in ((1, None), (2, {"name": "ps", "ip": "10.0.0.1"}), (3, {"name": "ps", "ip": "h", "index": "x"})):
         discovery._client.register("job-uuid", port, tags)

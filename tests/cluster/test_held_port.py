@@ -12,7 +12,7 @@ from monolith.errors import UnavailableError
 LOOPBACK = "127.0.0.1"
 
 
-def test_nobody_is_given_a_port_that_is_held() -> None:
+def test_no_other_process_is_given_a_reserved_port() -> None:
     with ReservedPort(f"{LOOPBACK}:0") as held, socket.socket() as other:
         with pytest.raises(OSError, match="in use"):
             other.bind((LOOPBACK, held.port))
@@ -38,6 +38,6 @@ def test_it_is_free_afterwards() -> None:
         assert again.port == held.port
 
 
-def test_a_port_on_which_somebody_listens_is_said() -> None:
+def test_a_port_with_a_listener_is_reported() -> None:
     with socket.create_server((LOOPBACK, 0)) as taken, pytest.raises(UnavailableError, match="is the port taken"):
         ReservedPort(f"{LOOPBACK}:{taken.getsockname()[1]}")

@@ -81,7 +81,7 @@ def test_a_write_that_fails_leaves_the_old_text_and_nothing_else(
     assert text_files.read_text(path) == "old"
 
 
-def test_what_is_not_there_reads_as_nothing(tmp_path: Path) -> None:
+def test_missing_files_read_as_empty(tmp_path: Path) -> None:
     assert text_files.read_text(str(tmp_path / "none")) is None
     assert text_files.names_in(str(tmp_path / "none")) == []
     text_files.remove(str(tmp_path / "none"))

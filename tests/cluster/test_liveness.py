@@ -53,7 +53,9 @@ def test_nodes_that_take_too_long_are_dead(monkeypatch: pytest.MonkeyPatch) -> N
     assert timeouts == [0.5] * 5
 
 
-def test_real_sockets_tell_who_listens(listener: str, closed_port: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_real_sockets_show_which_nodes_listen(
+    listener: str, closed_port: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING):
         checker = NodeAliveChecker([listener, closed_port, listener, "nonsense"])
     assert checker.get_alive_nodes() == [listener]
@@ -77,7 +79,7 @@ def test_no_nodes_are_all_alive() -> None:
 
 
 @pytest.mark.parametrize(("num_thread", "num_nodes", "at_once"), [(1, 3, 1), (3, 3, 3), (4, 9, 4)])
-def test_as_many_nodes_are_tried_at_once_as_there_are_threads(
+def test_nodes_are_tried_concurrently_up_to_the_number_of_threads(
     monkeypatch: pytest.MonkeyPatch, num_thread: int, num_nodes: int, at_once: int
 ) -> None:
     # Connections wait for each other in groups: with fewer threads than the group the barrier would break, and the

@@ -76,7 +76,7 @@ def test_it_is_read_from_the_variables_of_the_process_open_mpi_among_them(monkey
     assert (env.available, env.enable_mpi, env.index) == (True, True, 5)
 
 
-def test_the_variables_say_who_is_where() -> None:
+def test_the_variables_specify_the_role_and_address_of_each_process() -> None:
     env = MLPEnv(
         {**VARIABLES, "MLP_CPU": "8", "MLP_GPU_TYPE": "'none'", "MLP_FRAMEWORK": '"torch"', "MLP_CUDA_X_NUM": "7"}
     )
@@ -179,7 +179,7 @@ def test_only_what_the_platform_gave_can_be_registered(name: str, index: int, ad
         discovery.deregister(name, index, addr)
 
 
-def test_a_process_knows_its_role_and_index() -> None:
+def test_a_process_has_its_role_and_index() -> None:
     discovery = MLPServiceDiscovery(MLPEnv({**VARIABLES, "MLP_ROLE": "Worker", "MLP_ROLE_INDEX": "1"}))
     assert (discovery.server_type, discovery.index, discovery.addr) == ("worker", 1, "10.0.1.2:3334")
     assert discovery.query("chief") == {}
@@ -240,7 +240,7 @@ def test_a_missing_address_is_named() -> None:
         mlp_pass(env=MLPEnv(variables))
 
 
-def test_outside_mpi_exceptions_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_mpi_the_exception_hook_is_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     before = sys.excepthook
     add_mpi_exception_hook()
     assert sys.excepthook is before

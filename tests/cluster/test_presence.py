@@ -11,7 +11,7 @@ from monolith.cluster.held_port import LivenessPort
 from monolith.errors import UnavailableError
 
 
-def test_whoever_looks_finds_it_while_it_is_open() -> None:
+def test_a_checker_finds_the_port_while_it_is_open() -> None:
     with LivenessPort("127.0.0.1:0") as port:
         assert NodeAliveChecker({port.address}, timeout=10.0).all_nodes_alive()
     assert not NodeAliveChecker({port.address}, timeout=0.1).all_nodes_alive()
@@ -24,6 +24,6 @@ def test_its_address_is_one_that_others_reach(monkeypatch: pytest.MonkeyPatch) -
         assert NodeAliveChecker({port.address}, timeout=10.0).all_nodes_alive()
 
 
-def test_a_port_that_is_taken_is_said() -> None:
+def test_a_port_in_use_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UnavailableError, match="is the port taken"):
         LivenessPort(f"127.0.0.1:{taken.getsockname()[1]}")

@@ -96,7 +96,7 @@ def test_killing_gives_the_reason_and_time_to_end(master: Master) -> None:
     assert 5 < master.timeouts[0] < 10.5
 
 
-def test_finishing_tells_the_master(master: Master) -> None:
+def test_finishing_notifies_the_master(master: Master) -> None:
     master.answers["succeed"] = lambda request, context: messages.SucceedResponse()
     assert maybe_finish_application() is True
     [(method, request)] = master.requests
@@ -146,14 +146,14 @@ def test_a_master_that_fails_is_logged_and_never_raised(master: Master, caplog: 
 
 
 @pytest.mark.usefixtures("_away")
-def test_a_master_that_is_away_is_logged_and_never_raised() -> None:
+def test_an_unavailable_master_is_logged_and_never_raised() -> None:
     assert maybe_kill_application("reason") is False
     assert maybe_finish_application() is None
     assert create_primus_save_point("/save/here") is False
 
 
 @pytest.mark.parametrize("variables", [{}, {"PRIMUS_AM_RPC_HOST": "h"}, {"PRIMUS_AM_RPC_PORT": "1"}])
-def test_without_a_master_nothing_is_asked(
+def test_without_a_master_no_request_is_sent(
     variables: dict[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name, value in variables.items():
@@ -206,7 +206,7 @@ def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyP
         maybe_finish_application()
 
 
-def test_the_modules_are_what_the_proto_files_say(project_root: Path) -> None:
+def test_the_modules_match_the_proto_files(project_root: Path) -> None:
     command = [sys.executable, str(project_root / "scripts" / "update-protos"), "--check"]
     checked = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr

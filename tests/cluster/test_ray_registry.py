@@ -12,7 +12,7 @@ from monolith.cluster.discovery.ray_actor import Registry
 A, B = "192.168.0.1:1001", "192.168.0.2:1002"
 
 
-def test_a_process_that_is_not_heard_of_is_dropped_when_its_lease_is_over() -> None:
+def test_a_process_without_heartbeats_is_dropped_when_its_lease_expires() -> None:
     registry = Registry(10.0)
     registry.register("one", ("ps", 0, A), now=0.0)
     registry.register("two", ("ps", 1, B), now=0.0)
@@ -21,7 +21,7 @@ def test_a_process_that_is_not_heard_of_is_dropped_when_its_lease_is_over() -> N
     assert registry.addresses(now=10.1) == {"ps": {1: B}}
 
 
-def test_one_that_was_dropped_is_told_so_and_claims_its_index_again() -> None:
+def test_a_dropped_process_is_notified_and_claims_its_index_again() -> None:
     registry = Registry(10.0)
     registry.register("one", ("ps", 0, A), now=0.0)
     assert not registry.beat("one", now=11.0)
@@ -45,7 +45,7 @@ def test_claiming_twice_is_claiming_once() -> None:
     assert registry.addresses(now=0.0) == {"ps": {0: A}}
 
 
-def test_the_end_of_one_who_was_replaced_does_not_take_its_successor_along() -> None:
+def test_the_exit_of_a_replaced_process_does_not_remove_its_successor() -> None:
     registry = Registry(10.0)
     registry.register("one", ("ps", 0, A), now=0.0)
     registry.register("two", ("ps", 0, B), now=1.0)
@@ -59,7 +59,7 @@ def test_a_lease_has_a_length(seconds: float) -> None:
         Registry(seconds)
 
 
-def test_where_ray_is_missing_one_is_told_what_to_install() -> None:
+def test_without_ray_the_error_names_the_package_to_install() -> None:
     program = (
         "import sys; sys.modules['ray'] = None\n"
         "from monolith.cluster.discovery import RayServiceDiscovery\n"

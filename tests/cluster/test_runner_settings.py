@@ -55,14 +55,14 @@ def test_numbers_of_saved_configs_stay() -> None:
     assert settings().discovery_type is ServiceDiscoveryType.CONSUL
 
 
-def test_a_local_runner_looks_for_nobody() -> None:
+def test_a_local_runner_runs_no_discovery() -> None:
     assert get_discovery(settings(is_local=True)) is None
     assert own_place(settings(is_local=True, index=3), None) == ("worker", 3)
     with monolith_discovery(settings(is_local=True)) as discovery:
         assert discovery is None
 
 
-def test_primus_means_tf_config_and_says_who_this_is() -> None:
+def test_primus_means_tf_config_and_specifies_the_own_place() -> None:
     conf = settings(discovery_type=ServiceDiscoveryType.PRIMUS, tf_config=TF_CONFIG, server_type="ps", index=7)
     discovery = get_discovery(conf)
     assert isinstance(discovery, TfConfigServiceDiscovery)
@@ -86,7 +86,7 @@ def test_consul_uses_the_uuid_as_the_name_of_the_service() -> None:
         get_discovery(settings())
 
 
-def test_mlp_asks_the_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlp_reads_the_place_from_the_platform(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLP_ROLE", "ps")
     monkeypatch.setenv("MLP_ROLE_INDEX", "4")
     conf = settings(discovery_type=ServiceDiscoveryType.MLP)
@@ -95,7 +95,7 @@ def test_mlp_asks_the_platform(monkeypatch: pytest.MonkeyPatch) -> None:
     assert own_place(conf, discovery) == ("ps", 4)
 
 
-def test_host_files_are_those_of_the_folder_that_is_told(tmp_path: Path) -> None:
+def test_host_files_are_those_of_the_given_folder(tmp_path: Path) -> None:
     conf = settings(discovery_type=ServiceDiscoveryType.HOST, discovery_dir=str(tmp_path / "job"), index=3)
     with monolith_discovery(conf) as discovery:
         assert isinstance(discovery, HostServiceDiscovery)

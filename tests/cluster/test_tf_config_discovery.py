@@ -37,7 +37,7 @@ def test_the_chief_stands_in_front_of_the_workers() -> None:
         ("ps", 1, "ps", 1, "host2:2222"),
     ],
 )
-def test_a_task_knows_its_role_index_and_address(
+def test_a_task_has_its_role_index_and_address(
     kind: str, index: int, server_type: str, own_index: int, addr: str
 ) -> None:
     discovery = TfConfigServiceDiscovery(json.dumps(config(kind, index)))
@@ -61,7 +61,7 @@ def test_registering_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("name", ["chief", "evaluator", ""])
-def test_only_servers_and_workers_can_be_asked_for(name: str) -> None:
+def test_only_servers_and_workers_can_be_queried(name: str) -> None:
     with pytest.raises(ValueError, match="name must be 'ps' or 'worker', got"):
         TfConfigServiceDiscovery(config("ps", 0)).query(name)
 

@@ -63,7 +63,7 @@ def test_built_in_servers_are_joined_by_family(monkeypatch: pytest.MonkeyPatch) 
         ({"MY_HOST_IPV6": "fd00::1"}, True),
     ],
 )
-def test_the_fleets_variables_say_what_a_host_has(
+def test_the_fleets_variables_specify_the_address_families_of_a_host(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], ipv6_only: bool
 ) -> None:
     for name, value in variables.items():
@@ -71,7 +71,7 @@ def test_the_fleets_variables_say_what_a_host_has(
     assert is_ipv6_only() is ipv6_only
 
 
-def test_without_variables_the_resolver_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_variables_the_resolver_decides(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "gethostbyname", lambda name: "10.0.0.1")
     assert not is_ipv6_only()
 

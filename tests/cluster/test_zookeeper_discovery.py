@@ -140,7 +140,7 @@ def test_a_server_that_hangs_longer_than_a_session_is_survived(make: Make, zooke
         eventually(lambda each=each, expected=expected: each.query_all() == expected, "all is back")  # type: ignore[misc]
 
 
-def test_a_node_left_by_a_session_that_will_end_is_taken_over(make: Make, operator: Any, path: str) -> None:
+def test_the_node_of_an_expiring_session_is_taken_by_the_new_one(make: Make, operator: Any, path: str) -> None:
     operator.create(path, b"10.0.0.1:1001", ephemeral=True, makepath=True)
     discovery = make()
     discovery.register("ps", 0, "10.0.0.1:1001")
@@ -150,7 +150,7 @@ def test_a_node_left_by_a_session_that_will_end_is_taken_over(make: Make, operat
     assert operator.exists(path).ephemeralOwner == discovery._client.client_id[0]
 
 
-def test_one_who_was_replaced_lets_go(make: Make, operator: Any, path: str) -> None:
+def test_a_replaced_process_releases_its_node(make: Make, operator: Any, path: str) -> None:
     old, new = make(period_seconds=0.02), make(period_seconds=0.02)
     old.register("ps", 0, "10.0.0.1:1001")
     new.register("ps", 0, "10.0.0.2:1002")
@@ -159,7 +159,7 @@ def test_one_who_was_replaced_lets_go(make: Make, operator: Any, path: str) -> N
     assert new._own
 
 
-def test_a_node_without_an_address_is_nobody(make: Make, operator: Any, path: str) -> None:
+def test_a_node_without_an_address_is_ignored(make: Make, operator: Any, path: str) -> None:
     discovery = make()
     for name, data in (("ps.0", b""), ("ps.x", b"h:1"), ("ps", b"h:1"), ("worker.1", b"10.0.0.1:1")):
         operator.create(path.replace("ps.0", name), data, makepath=True)
@@ -177,7 +177,7 @@ def test_a_job_path_that_was_removed_is_made_again(make: Make, operator: Any, pa
     assert discovery.query("ps") == {0: "10.0.0.1:1001"}
 
 
-def test_nothing_is_due_of_a_node_that_was_given_up(make: Make) -> None:
+def test_deregistering_a_node_clears_its_due_chores(make: Make) -> None:
     """What stayed due would keep the thread of the chores busy for ever."""
     discovery = make()
     discovery.register("ps", 0, "10.0.0.1:1001")

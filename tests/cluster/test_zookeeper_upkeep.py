@@ -34,7 +34,7 @@ def test_paths_have_their_own_times() -> None:
     assert upkeep.take(14) == Chores(announce=(B,))
 
 
-def test_a_session_that_came_back_announces_everything_and_looks_again() -> None:
+def test_a_recovered_session_announces_everything_and_refreshes() -> None:
     upkeep = Upkeep(1800)
     upkeep.registered(A, now=0)
     upkeep.registered(B, now=0)
@@ -70,7 +70,7 @@ def test_nothing_is_due_while_there_is_no_connection() -> None:
     assert upkeep.take(100) == Chores(announce=(A,), refresh=True)
 
 
-def test_a_failure_is_tried_again_unless_it_was_given_up() -> None:
+def test_a_failure_is_retried_unless_the_node_was_deregistered() -> None:
     upkeep = Upkeep(10)
     upkeep.registered(A, now=0)
     upkeep.failed(A, now=10, retry_seconds=5)
@@ -79,7 +79,7 @@ def test_a_failure_is_tried_again_unless_it_was_given_up() -> None:
     assert upkeep.take(15) == Chores(announce=(A,))
 
 
-def test_a_change_is_looked_at_once() -> None:
+def test_a_change_triggers_an_immediate_refresh() -> None:
     upkeep = Upkeep(10)
     upkeep.changed()
     upkeep.changed()

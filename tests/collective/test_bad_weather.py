@@ -49,7 +49,7 @@ def holds_of_others(results: list[dict[str, Any]], kinds: set[str]) -> None:
         assert result["alive"] == []
 
 
-def test_a_rank_that_is_killed_is_noticed_at_once(seen: Seen, tmp_path: Path) -> None:
+def test_a_killed_rank_is_detected_immediately(seen: Seen, tmp_path: Path) -> None:
     results = [each["killed"] for each in seen(tmp_path, LONG, "killed", victim_lives=False)]
     holds_of_others(results, {"UnavailableError"})
 
@@ -61,7 +61,7 @@ def test_a_rank_that_hangs_is_waited_for_only_so_long(seen: Seen, tmp_path: Path
     assert "DeadlineExceededError" in {result["first"]["kind"] for result in results}
 
 
-def test_a_rank_that_fails_alone_tells_the_others_though_it_lives_on(lived_on: list[dict[str, Any]]) -> None:
+def test_a_rank_that_fails_alone_notifies_the_others_though_it_keeps_running(lived_on: list[dict[str, Any]]) -> None:
     first, victim, last = [each["failing"] for each in lived_on]
     holds_of_others([first, last], {"UnavailableError"})
     assert victim["first"] == {"kind": "ZeroDivisionError", "text": "on this rank alone"}
@@ -73,7 +73,7 @@ def test_a_rank_that_leaves_ends_the_calls_of_the_others(lived_on: list[dict[str
     holds_of_others([first, last], {"UnavailableError"})
 
 
-def test_an_idle_rank_that_cannot_follow_says_so_and_ends_the_line(
+def test_an_idle_rank_that_cannot_follow_raises_and_ends_the_line(
     lived_on: list[dict[str, Any]],
 ) -> None:
     first, victim, last = [each["not following"] for each in lived_on]

@@ -34,7 +34,7 @@ def ran(programs: Programs, tmp_path_factory: pytest.TempPathFactory) -> list[di
     return ranks.results(programs, SUITE, folder, size=NUM_PROCESSES, variables=variables)
 
 
-def test_two_processes_ran_the_whole_suite(ran: list[dict[str, Any]]) -> None:
+def test_two_processes_ran_the_complete_suite(ran: list[dict[str, Any]]) -> None:
     assert [rank["size"] for rank in ran] == [NUM_PROCESSES] * NUM_PROCESSES
     assert all(rank["ran"] == list(CASES) for rank in ran)
 
@@ -44,7 +44,7 @@ def test_it_holds_in_two_processes(name: str, ran: list[dict[str, Any]]) -> None
     assert "\n".join(rank["failures"].get(name, "") for rank in ran).strip() == ""
 
 
-def test_calls_before_init_say_what_to_do() -> None:
+def test_calls_before_init_raise_an_error_that_names_init() -> None:
     for call in (
         collective.rank,
         collective.size,

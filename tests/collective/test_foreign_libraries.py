@@ -183,7 +183,7 @@ def test_ranks_of_horovod_agree_by_its_calls_and_have_one_line(
     assert "monolith-training" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_what_horovod_says_about_a_lost_rank_ends_the_line(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_horovod_error_about_a_lost_rank_ends_the_line(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     install("horovod", RECORDING + "def allgather(tensor):\n    raise RuntimeError('Horovod has been shut down')")
     monkeypatch.setenv("MONOLITH_WITH_HOROVOD", "1")
     collective.init()
@@ -193,7 +193,7 @@ def test_what_horovod_says_about_a_lost_rank_ends_the_line(install: Install, mon
         collective.broadcast(torch.ones(1))
 
 
-def test_byteps_sums_by_push_pull_and_says_what_it_lacks(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_byteps_sums_by_push_pull_and_reports_what_it_lacks(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
     install("byteps", RECORDING + PUSHING)
     monkeypatch.setenv("MONOLITH_WITH_BYTEPS", "1")
     collective.init()
@@ -247,7 +247,7 @@ def test_what_a_release_of_byteps_lacks_is_made_from_what_it_has_or_refused(
         ("-1", 0.0, {"byteps": ["init", "shutdown"]}),
     ],
 )
-def test_a_variable_says_who_broadcasts_the_weights_beside_byteps(
+def test_an_environment_variable_selects_the_library_that_broadcasts_the_weights_under_byteps(
     choice: str, weight: float, calls: dict[str, list[str]], install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for package in ("byteps", "horovod"):
@@ -313,7 +313,7 @@ def test_a_missing_package_is_named_with_what_to_do(
         collective.init()
 
 
-def test_a_package_that_was_built_without_torch_is_told_apart(
+def test_a_package_that_was_built_without_torch_raises_a_distinct_error(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install("horovod", "raise ImportError('Extension horovod.torch has not been built')")

@@ -73,7 +73,7 @@ def sent_of(*, deterministic: bool = False) -> list[tuple[int, torch.dtype]]:
 @pytest.mark.parametrize(
     ("fusion", "lengths"), [("none", [6, 4, 7, 5]), ("one", [17, 5]), ("grouped", [10, 7, 5]), ("", [10, 7, 5])]
 )
-def test_a_variable_says_what_travels_together(
+def test_an_environment_variable_sets_which_gradients_are_fused(
     fusion: str, lengths: list[int], deterministic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gradient_averaging, "_GROUP_BYTES", 40)
@@ -90,7 +90,7 @@ def test_another_fusion_is_refused_with_those_there_are(fusion: str, monkeypatch
 
 @pytest.mark.parametrize(("value", "dtype"), [("", torch.float32), ("0", torch.float32), ("1", torch.float16)])
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_a_variable_says_whether_floats_travel_in_half(
+def test_an_environment_variable_selects_whether_floats_are_sent_in_half_precision(
     value: str, dtype: torch.dtype, deterministic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(HALF, value)
@@ -115,7 +115,7 @@ def test_options_that_differ_differ_in_words() -> None:
     assert str(AveragingConfig(skip=True)) not in {str(options) for options in EVERY_WAY}
 
 
-def test_more_gradients_than_a_number_has_bits_are_told() -> None:
+def test_presence_is_reported_for_more_gradients_than_an_integer_has_bits() -> None:
     gradients = [torch.ones(1) if place % 3 else None for place in range(200)]
     wire = Recorder()
     got = average_gradients(
@@ -129,7 +129,7 @@ def test_more_gradients_than_a_number_has_bits_are_told() -> None:
     assert [mean is None for mean in got] == [place % 3 == 0 for place in range(200)]
 
 
-def test_what_ranks_told_must_fit_the_weights() -> None:
+def test_presence_reported_by_ranks_must_fit_the_weights() -> None:
     with pytest.raises(InvalidArgumentError, match=r"each rank must send 1 numbers for 2 gradients, got \[1, 2\]"):
         average_gradients(
             LoneWire(),

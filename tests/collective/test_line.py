@@ -52,7 +52,7 @@ def raising(error: BaseException) -> Callable[[], None]:
     return call
 
 
-def test_an_idle_line_makes_a_call_in_the_thread_that_asks_and_a_busy_one_in_its_own(line: SerialExecutor) -> None:
+def test_an_idle_line_runs_a_call_in_the_calling_thread_and_a_busy_one_in_its_own(line: SerialExecutor) -> None:
     assert line.run(threading.get_ident, "who") == threading.get_ident()
     assert line.submit(threading.get_ident, "who").result() != threading.get_ident()
     begun, go_on = held(line)
@@ -96,7 +96,7 @@ def test_a_call_that_fails_ends_the_line_and_names_itself(
     assert wire.closed == 1  # the others hear of it
 
 
-def test_an_error_in_the_asking_thread_ends_the_line_too(line: SerialExecutor, wire: FakeWire) -> None:
+def test_an_error_in_the_calling_thread_ends_the_line_too(line: SerialExecutor, wire: FakeWire) -> None:
     with pytest.raises(KeyboardInterrupt):
         line.run(raising(KeyboardInterrupt()), "a")
     with pytest.raises(UnavailableError, match=r"when a failed.*KeyboardInterrupt"):
@@ -120,7 +120,7 @@ def test_alone_no_error_does_and_there_is_no_thread() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-def test_alone_a_child_of_a_fork_goes_on_by_itself_though_its_parent_was_busy() -> None:
+def test_a_forked_child_of_a_single_rank_keeps_running_though_its_parent_was_busy() -> None:
     line = SerialExecutor("training", LoneWire())
     begun, go_on = threading.Event(), threading.Event()
 
@@ -158,7 +158,7 @@ def test_a_closed_line_refuses_what_waits_and_what_comes(line: SerialExecutor, w
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
-def test_a_child_of_a_fork_is_told_that_the_line_is_not_its_own(line: SerialExecutor, wire: FakeWire) -> None:
+def test_a_forked_child_raises_when_it_uses_the_line_of_its_parent(line: SerialExecutor, wire: FakeWire) -> None:
     begun, go_on = held(line)
     assert begun.wait(60)
     child = os.fork()

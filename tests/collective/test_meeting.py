@@ -42,7 +42,7 @@ def meet_all(store: KeyStore, size: int) -> list[str]:
     return found
 
 
-def test_every_start_has_a_mark_of_its_own_that_all_its_ranks_know() -> None:
+def test_every_start_has_a_unique_mark_shared_by_all_its_ranks() -> None:
     store = MemoryKeyStore()
     starts = [meet_all(store, size) for size in (3, 3, 1, 2, 3)]
     assert all(len(set(marks)) == 1 for marks in starts)
@@ -63,13 +63,13 @@ def test_ranks_that_come_first_do_not_take_the_mark_of_a_start_that_is_over() ->
     assert mark != old
 
 
-def test_a_start_whose_rank_0_died_before_it_answered_keeps_nobody() -> None:
+def test_a_start_whose_rank_0_died_before_it_answered_blocks_no_rank() -> None:
     store = MemoryKeyStore()
     store.set("monolith/start", "gone")
     assert len(set(meet_all(store, 2))) == 1
 
 
-def test_who_waits_in_vain_is_told() -> None:
+def test_a_rank_that_waits_in_vain_times_out() -> None:
     store = MemoryKeyStore()
     with pytest.raises(TimeoutError, match=r"rank 0 did not answer within 0\.05 s"):
         meet(store, 1, 2, timeout_seconds=0.05)

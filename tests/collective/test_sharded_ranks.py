@@ -191,7 +191,7 @@ def test_a_push_that_got_lost_on_one_rank_is_refused_on_all() -> None:
     assert rows == [-2.0]
 
 
-def test_several_reads_and_pushes_are_under_way_and_nothing_is_kept_behind_them() -> None:
+def test_several_reads_and_pushes_are_in_flight_and_nothing_is_kept_after_them() -> None:
     def program(rank: ThreadRank) -> tuple[list[float], list[float], int]:
         worker = Worker(rank)
         begun = [worker.read([1, 10 + rank.rank]) for _ in range(4)]  # none of them waits for an update
@@ -282,12 +282,12 @@ def test_a_variable_gives_the_first_rank_buckets(monkeypatch: pytest.MonkeyPatch
         run_ranks(5, Worker)
 
 
-def test_few_ranks_all_have_buckets_unless_told_otherwise() -> None:
+def test_few_ranks_all_have_buckets_by_default() -> None:
     assert run_ranks(4, lambda rank: len(Worker(rank).store.owned[0])) == [256] * 4
     assert run_ranks(2, lambda rank: len(Worker(rank, spare_first_rank=True).store.owned[0])) == [0] * 2
 
 
-def test_a_run_of_one_needs_nobody() -> None:
+def test_a_run_of_one_rank_needs_no_other_rank() -> None:
     def program(rank: ThreadRank) -> list[float]:
         worker = Worker(rank)
         worker.train([1])
@@ -397,7 +397,7 @@ def test_a_restore_that_one_rank_cannot_read_changes_nothing_on_any(tmp_path: Pa
 # A rank that is lost
 
 
-def test_the_others_are_told_when_a_rank_fails_inside_an_exchange() -> None:
+def test_the_others_raise_when_a_rank_fails_inside_an_exchange() -> None:
     def program(rank: ThreadRank) -> str:
         worker = Worker(rank)
         worker.train([1])

@@ -29,7 +29,7 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     return made
 
 
-def test_what_a_state_dictionary_says_about_rows_is_passed_over(recorder: Recorder) -> None:
+def test_row_entries_of_a_state_dictionary_are_skipped(recorder: Recorder) -> None:
     model = nn.ModuleDict({"emb": ml.Embeddings({"user": ml.Slot(2)}), "tower": nn.Linear(2, 1)})
     assert "emb.embedding_rows" in model.state_dict()
     collective.broadcast_parameters(model.state_dict())

@@ -89,7 +89,7 @@ def test_what_was_appended_is_read_in_order_by_others(make: MakeTransport) -> No
     assert tuple(extent) == (0, 13, 1, 7)
 
 
-def test_reading_begins_at_any_number_and_goes_on(make: MakeTransport) -> None:
+def test_a_tail_starts_at_any_number_and_resumes(make: MakeTransport) -> None:
     transport = make()
     write(transport, range(9))
     tail = make().tail(PART, 6)
@@ -102,7 +102,7 @@ def test_reading_begins_at_any_number_and_goes_on(make: MakeTransport) -> None:
     tail.close()
 
 
-def test_waiting_ends_when_told_to(make: MakeTransport) -> None:
+def test_waiting_ends_when_stop_is_set(make: MakeTransport) -> None:
     write(make(), range(1))
     tail = make().tail(PART, 2)
     assert tail.next() is None
@@ -115,7 +115,7 @@ def test_waiting_ends_when_told_to(make: MakeTransport) -> None:
     tail.close()
 
 
-def test_a_part_that_is_not_there_has_nothing_and_may_come(make: MakeTransport) -> None:
+def test_a_missing_part_is_empty_and_may_appear_later(make: MakeTransport) -> None:
     transport = make()
     write(transport, range(0), part="dense")
     assert transport.extent(PART) is None
@@ -128,7 +128,7 @@ def test_a_part_that_is_not_there_has_nothing_and_may_come(make: MakeTransport) 
     tail.close()
 
 
-def test_a_log_that_is_not_there_is_named(make: MakeTransport) -> None:
+def test_a_missing_log_is_named(make: MakeTransport) -> None:
     with pytest.raises(NotFoundError, match="log"):
         make().parts()
 
@@ -146,7 +146,7 @@ def test_a_replaced_writer_cannot_append(make: MakeTransport) -> None:
     tail.close()
 
 
-def test_a_writer_goes_on_only_if_nobody_has_replaced_it(make: MakeTransport) -> None:
+def test_a_writer_resumes_only_if_no_other_writer_has_replaced_it(make: MakeTransport) -> None:
     first, second = make(), make()
     first.open(PART, opening).close()
     first.open(PART, opening, after_writer=7).close()
@@ -158,7 +158,7 @@ def test_a_writer_goes_on_only_if_nobody_has_replaced_it(make: MakeTransport) ->
     tail.close()
 
 
-def test_of_writers_that_open_at_once_one_is_left_and_nothing_is_lost(make: MakeTransport) -> None:
+def test_of_writers_that_open_concurrently_one_remains_and_nothing_is_lost(make: MakeTransport) -> None:
     """Four threads open the part and append as long as they may; whatever `append` returned for is in the log."""
     acknowledged: list[tuple[int, int]] = []
     failures: list[BaseException] = []
@@ -200,7 +200,7 @@ def test_of_writers_that_open_at_once_one_is_left_and_nothing_is_lost(make: Make
     assert [number for _, number in found] == list(range(len(found)))
 
 
-def test_trimming_keeps_what_is_asked_for_and_the_last(make: MakeTransport, request: pytest.FixtureRequest) -> None:
+def test_trimming_keeps_the_requested_records_and_the_last(make: MakeTransport, request: pytest.FixtureRequest) -> None:
     transport = make()
     write(transport, range(20))
     first = transport.trim(PART, 15)

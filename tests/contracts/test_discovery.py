@@ -130,7 +130,7 @@ def test_roles_do_not_mix(backend: WritableBackend) -> None:
         }
 
 
-def test_one_who_comes_later_finds_who_was_there_before(backend: WritableBackend) -> None:
+def test_a_later_client_finds_the_nodes_registered_before(backend: WritableBackend) -> None:
     backend.new().register("ps", 7, "192.168.0.1:1001")
     sees(backend.new(), "ps", {7: "192.168.0.1:1001"})
 
@@ -143,7 +143,7 @@ def test_ipv6_addresses_are_found_as_they_were_registered(backend: WritableBacke
     sees(discovery, "ps", {})
 
 
-def test_giving_up_what_one_does_not_hold_changes_nothing(backend: WritableBackend) -> None:
+def test_deregistering_an_entry_that_is_not_held_changes_nothing(backend: WritableBackend) -> None:
     discovery = backend.new()
     discovery.deregister("ps", 0, "192.168.0.1:1001")
     discovery.register("ps", 0, "192.168.0.1:1002")
@@ -180,7 +180,7 @@ def test_what_cannot_be_registered_is_refused(backend: WritableBackend, name: st
     assert discovery.query_all() == {}
 
 
-def test_many_register_at_once(backend: WritableBackend) -> None:
+def test_many_nodes_register_concurrently(backend: WritableBackend) -> None:
     discovery = backend.new()
     expected = {index: f"192.168.0.1:{1000 + index}" for index in range(24)}
     with ThreadPoolExecutor(8) as pool:
@@ -188,7 +188,7 @@ def test_many_register_at_once(backend: WritableBackend) -> None:
     sees(discovery, "worker", expected)
 
 
-def test_what_was_registered_is_found_again_when_the_service_comes_back(backend: WritableBackend) -> None:
+def test_registered_nodes_are_found_again_when_the_service_recovers(backend: WritableBackend) -> None:
     discovery, other = backend.new(), backend.new()
     discovery.register("ps", 0, "192.168.0.1:1001")
     sees(other, "ps", {0: "192.168.0.1:1001"})

@@ -52,7 +52,7 @@ def make(request: pytest.FixtureRequest, members: list[JobClient], tmp_path: Pat
 
 @given(ACTIONS, st.integers(1, 3), st.sampled_from([None, 3]))
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_nothing_is_lost_or_doubled_whoever_goes_back_to_what_it_saved(
+def test_nothing_is_lost_or_duplicated_whichever_worker_restores_its_saved_position(
     make: MakeQueue, actions: list[tuple[int, str]], cycle_length: int, seed: int | None
 ) -> None:
     workers = Workers(make(FILES, seed), cycle_length)
@@ -62,7 +62,7 @@ def test_nothing_is_lost_or_doubled_whoever_goes_back_to_what_it_saved(
     workers.require_each_line_once()
 
 
-def test_a_turn_that_is_asked_for_again_is_the_same_file(make: MakeQueue) -> None:
+def test_a_turn_requested_again_returns_the_same_file(make: MakeQueue) -> None:
     queues = make(["a:1", "b:1", "c:1"])
     taken = [queues[number].take(number, turn) for number, turn in [(0, 0), (1, 0), (1, 1), (0, 0), (1, 1)]]
     assert [Path(each.path).name for each in taken if each is not None] == ["a:1", "b:1", "c:1", "a:1", "c:1"]
@@ -106,7 +106,7 @@ def test_what_is_given_back_goes_to_others_from_where_it_was_read(make: MakeQueu
         queues[0].give_back(2, lost.position)
 
 
-def test_a_queue_that_knows_less_than_a_position_refuses(make: MakeQueue) -> None:
+def test_a_queue_older_than_a_position_rejects_it(make: MakeQueue) -> None:
     queues = make(FILES)
     with pytest.raises(FailedPreconditionError, match=r"resumes after 2 files, but the queue assigned it 0"):
         queues[0].require_taken(0, 2)

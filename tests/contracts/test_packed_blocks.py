@@ -62,7 +62,7 @@ def test_a_copy_that_loads_packed_changes_is_the_copy_that_loads_blocks(new_stor
     assert keys(blocks_of(packed_copy))[0] == list(range(10))
 
 
-def test_packed_blocks_outside_the_buckets_are_counted_and_left_alone(new_store: StoreFactory) -> None:
+def test_packed_blocks_outside_the_buckets_are_counted_and_ignored(new_store: StoreFactory) -> None:
     source, target = new_store(ONE_TABLE), new_store(ONE_TABLE)
     Worker(source).train(list(range(300)))
     packed, inside = PackedBlocks.of(blocks_of(source)), range(100, 500)

@@ -40,7 +40,7 @@ def test_it_is_remote(host: PipeHost) -> None:
         assert store.traits.remote
 
 
-def test_configs_cross_whole(host: PipeHost) -> None:
+def test_configs_cross_the_pipe_intact(host: PipeHost) -> None:
     config = TableConfig(
         [Segment(2)], slot_min_counts={3: 2}, slot_expire_days={3: 5}, admission=SlidingHashFilter(capacity=100)
     )
@@ -59,7 +59,7 @@ def test_errors_keep_their_class_and_wrong_calls_of_ours_are_internal_ones(host:
             store.touch("user")
 
 
-def test_plans_that_nobody_holds_are_let_go(host: PipeHost) -> None:
+def test_unreferenced_plans_are_released(host: PipeHost) -> None:
     with closing(PipeStore(ONE_TABLE, host)) as store:
         plan = store.plan(torch.tensor([1]), torch.tensor([0, 1]), stamp=stamp(0))
         number = plan.number

@@ -267,7 +267,7 @@ def test_reading_after_a_batch_that_was_not_pushed_is_refused(new_store: StoreFa
         worker.session.read(worker.plan([1], 0), after=3, step=0, train=False).result()
 
 
-def test_rows_say_which_batch_of_their_worker_they_contain(new_store: StoreFactory) -> None:
+def test_rows_report_which_batch_of_their_worker_they_contain(new_store: StoreFactory) -> None:
     store = new_store(ONE_TABLE)
     ours, others = Worker(store, 0), Worker(store, 1)
     for _ in range(2):
@@ -281,7 +281,7 @@ def test_rows_say_which_batch_of_their_worker_they_contain(new_store: StoreFacto
 # Incarnations
 
 
-def test_a_worker_that_joins_again_goes_on_behind_what_was_applied(new_store: StoreFactory) -> None:
+def test_a_rejoining_worker_resumes_after_the_last_applied_batch(new_store: StoreFactory) -> None:
     store = new_store(ONE_TABLE)
     first = Worker(store, 3)
     assert (first.session.worker, first.session.applied, first.session.next_seq) == (3, None, 0)

@@ -28,7 +28,7 @@ def mark_now(store: Store) -> ChangePosition:
 # Cuts
 
 
-def test_a_cut_is_one_moment_of_rows_and_stamps(new_store: StoreFactory) -> None:
+def test_a_cut_is_a_consistent_state_of_rows_and_stamps(new_store: StoreFactory) -> None:
     store = new_store(ONE_TABLE)
     ours, others = Worker(store, 0), Worker(store, 4)
     ours.train([1])
@@ -92,7 +92,7 @@ def test_a_cut_since_a_mark_has_what_changed_between_the_two(new_store: StoreFac
         assert keys(cut.blocks(ALL_BUCKETS, state=True, since=reader.mark)) == ([2, 4], [1, 3])
 
 
-def test_a_cut_since_a_mark_that_nobody_kept_or_that_came_later_is_refused(new_store: StoreFactory) -> None:
+def test_a_cut_since_a_discarded_or_later_mark_is_rejected(new_store: StoreFactory) -> None:
     store = new_store(ONE_TABLE)
     worker = Worker(store)
     early = mark_now(store)
@@ -186,7 +186,7 @@ def test_readers_do_not_disturb_each_other(new_store: StoreFactory) -> None:
     assert follow(slow) == ([3], [0, 1, 2])
 
 
-def test_a_reader_opened_again_goes_on_where_it_was(new_store: StoreFactory) -> None:
+def test_a_reopened_reader_resumes_at_its_position(new_store: StoreFactory) -> None:
     store = new_store(ONE_TABLE)
     worker = Worker(store)
     first = store.open_reader("log")
@@ -209,7 +209,7 @@ def test_a_reader_opened_at_the_mark_of_a_cut_follows_what_came_after_it(new_sto
     assert follow(reader) == ([3], [1, 2])
 
 
-def test_other_readers_forget_nothing_that_came_after_an_open_cut(new_store: StoreFactory) -> None:
+def test_other_readers_keep_everything_that_came_after_an_open_cut(new_store: StoreFactory) -> None:
     store = new_store(ONE_TABLE)
     worker = Worker(store)
     fast = store.open_reader("fast")
@@ -223,7 +223,7 @@ def test_other_readers_forget_nothing_that_came_after_an_open_cut(new_store: Sto
     assert follow(late) == ([3], [1, 2])
 
 
-def test_the_beginning_can_always_be_asked_for(new_store: StoreFactory) -> None:
+def test_a_reader_can_always_start_from_the_beginning(new_store: StoreFactory) -> None:
     store = new_store(ONE_TABLE)
     worker = Worker(store)
     worker.train([1, 2], time=0)
@@ -265,7 +265,7 @@ def test_without_readers_nothing_is_kept(new_store: StoreFactory) -> None:
         store.open_reader("late", at=early)
 
 
-def test_the_store_forgets_behind_its_slowest_reader(new_store: StoreFactory) -> None:
+def test_the_store_truncates_up_to_its_slowest_reader(new_store: StoreFactory) -> None:
     store = new_store(ONE_TABLE)
     worker = Worker(store)
     fast, slow = store.open_reader("fast"), store.open_reader("slow")
@@ -301,7 +301,7 @@ def test_a_reader_that_is_closed_keeps_nothing(new_store: StoreFactory) -> None:
     assert follow(store.open_reader("slow")) == ([], [])  # from now on
 
 
-def test_what_a_cut_kept_is_forgotten_when_it_is_released(new_store: StoreFactory) -> None:
+def test_tombstones_kept_for_a_cut_are_discarded_when_it_is_released(new_store: StoreFactory) -> None:
     store = new_store(ONE_TABLE)
     worker = Worker(store)
     worker.train([1, 2])
@@ -329,7 +329,7 @@ def test_emptied_buckets_break_the_history(new_store: StoreFactory) -> None:
 # Lives
 
 
-def test_marks_of_another_life_are_refused(new_store: StoreFactory) -> None:
+def test_marks_of_another_run_are_rejected(new_store: StoreFactory) -> None:
     store = new_store(ONE_TABLE)
     reader = store.open_reader("log")
     old = reader.mark

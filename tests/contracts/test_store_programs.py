@@ -170,7 +170,7 @@ def test_workers_that_take_turns_see_the_rows_of_the_others(make_store: StoreFac
     )
 
 
-def test_ids_that_vanish_and_come_back_reach_a_reader(make_store: StoreFactory) -> None:
+def test_ids_that_vanish_and_reappear_reach_a_reader(make_store: StoreFactory) -> None:
     batch = OperationBatch(ids=((1, 2, 3), (), (1,), (4,)))
     run(
         make_store,
@@ -226,9 +226,7 @@ def test_an_erased_id_is_a_new_one_for_updates_in_flight_readers_and_admission(m
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("by", ["blocks", "files"])
-def test_what_happened_behind_a_cut_is_undone_by_going_back_to_it(
-    make_store: StoreFactory, *, by: str, in_place: bool
-) -> None:
+def test_restoring_a_cut_undoes_everything_after_it(make_store: StoreFactory, *, by: str, in_place: bool) -> None:
     ids = tuple(range(8))
     batches = [OperationBatch(ids=(ids, ids, ids, ids), seed=n) for n in range(4)]
     behind: tuple[BesideCut, ...] = (

@@ -42,7 +42,7 @@ def rows_in(blocks: Iterable[RowBlock]) -> dict[int, bytes]:
 # Blocks
 
 
-def test_load_takes_only_the_buckets_asked_for(new_store: StoreFactory) -> None:
+def test_load_reads_only_the_requested_buckets(new_store: StoreFactory) -> None:
     source, target = new_store(ONE_TABLE), new_store(ONE_TABLE)
     Worker(source).train(list(range(200)))
     blocks = blocks_of(source)
@@ -61,7 +61,7 @@ def test_load_with_replace_empties_the_buckets_first(new_store: StoreFactory) ->
     assert target.stats().rows == 2
 
 
-def test_load_without_replace_writes_over_what_is_there(new_store: StoreFactory) -> None:
+def test_load_without_replace_overwrites_existing_rows(new_store: StoreFactory) -> None:
     source, target = new_store(ONE_TABLE), new_store(ONE_TABLE)
     Worker(source).train([1, 2])
     Worker(target).train([2, 3], 5.0)
@@ -103,7 +103,7 @@ def test_rows_of_another_schema_change_nothing(new_store: StoreFactory, *, repla
     assert rows_of(target, [1]) == [[-5.0, -5.0]]
 
 
-def test_newest_times_begin_anew_when_all_rows_are_replaced(new_store: StoreFactory) -> None:
+def test_newest_times_reset_when_all_rows_are_replaced(new_store: StoreFactory) -> None:
     store = new_store(ONE_TABLE)
     worker = Worker(store)
     worker.train([1])
@@ -134,7 +134,7 @@ def test_a_cut_writes_files_that_hold_all_its_rows(new_store: StoreFactory, tmp_
         assert (tmp_path / file.name).stat().st_size == file.bytes
 
 
-def test_expired_rows_can_be_left_out_of_files_and_stay_in_the_store(new_store: StoreFactory, tmp_path: Path) -> None:
+def test_expired_rows_can_be_dropped_from_files_and_stay_in_the_store(new_store: StoreFactory, tmp_path: Path) -> None:
     store = new_store(ONE_TABLE)
     worker = Worker(store)
     worker.train([1, 2], time=0)
@@ -164,7 +164,7 @@ def test_files_that_cannot_be_written_leave_the_store_as_it_was(new_store: Store
     assert rows_of(store, [1]) == [[-2.0, -2.0]]
 
 
-def test_a_restore_replaces_what_is_there_once_it_is_loaded(new_store: StoreFactory, tmp_path: Path) -> None:
+def test_a_restore_replaces_existing_rows_once_it_is_loaded(new_store: StoreFactory, tmp_path: Path) -> None:
     source, target = new_store(ONE_TABLE), new_store(ONE_TABLE)
     Worker(source).train([1, 2], time=4)
     Worker(target).train([2, 3], 5.0, time=9 * DAY)
@@ -181,7 +181,7 @@ def test_a_restore_replaces_what_is_there_once_it_is_loaded(new_store: StoreFact
     assert Worker(target).session.evict(now=-1) == 0
 
 
-def test_a_restore_that_is_given_up_leaves_an_empty_store_empty(new_store: StoreFactory, tmp_path: Path) -> None:
+def test_an_abandoned_restore_leaves_an_empty_store_empty(new_store: StoreFactory, tmp_path: Path) -> None:
     source, target = new_store(ONE_TABLE), new_store(ONE_TABLE)
     Worker(source).train([1, 2])
     write(source, tmp_path)
@@ -260,7 +260,7 @@ def test_files_of_any_engine_are_read_by_any_other(new_store: StoreFactory, tmp_
 # Going on
 
 
-def test_a_resumed_store_goes_on_behind_the_saved_batches(new_store: StoreFactory, tmp_path: Path) -> None:
+def test_a_resumed_store_continues_after_the_saved_batches(new_store: StoreFactory, tmp_path: Path) -> None:
     source, target = new_store(ONE_TABLE), new_store(ONE_TABLE)
     for number in (0, 5):
         Worker(source, number).train([1])

@@ -64,7 +64,7 @@ def test_every_cut_holds_exactly_the_batches_that_its_clocks_name(new_store: Sto
         check(cut)
 
 
-def test_a_reader_misses_nothing_of_what_is_written_beside_it(new_store: StoreFactory) -> None:
+def test_a_reader_misses_no_rows_written_concurrently(new_store: StoreFactory) -> None:
     store = new_store(ONE_TABLE)
     reader = store.open_reader("log")
     started = threading.Barrier(NUM_WORKERS)
@@ -79,7 +79,7 @@ def test_a_reader_misses_nothing_of_what_is_written_beside_it(new_store: StoreFa
     }
 
 
-def test_of_two_who_are_one_worker_only_the_later_one_trains(new_store: StoreFactory) -> None:
+def test_of_two_sessions_of_one_worker_only_the_later_one_trains(new_store: StoreFactory) -> None:
     store = new_store(ONE_TABLE)
     former = Worker(store)
     pushed = threading.Event()

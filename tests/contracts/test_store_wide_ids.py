@@ -84,7 +84,7 @@ def test_equal_ids_of_slots_have_rows_of_their_own(make_store: StoreFactory) -> 
         contract.run([Erase(table=1, ids=EVERY_EDGE[::2]), CompareAll()])
 
 
-def test_a_key_that_does_not_tell_its_bucket_is_refused_without_it(new_store: StoreFactory) -> None:
+def test_a_key_that_does_not_determine_its_bucket_is_rejected_without_it(new_store: StoreFactory) -> None:
     store = new_store({"shared": TABLES["shared"]})
     row = name_of_slot_id(SHORT_SLOT, -1, SLOTS)
     keys, splits = torch.tensor([5, row.key]), torch.tensor([0, 2])

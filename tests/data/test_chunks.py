@@ -40,7 +40,7 @@ def test_memory_that_is_still_seen_is_not_handed_out_again() -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, SIZE + 1, 70 << 20])
-def test_a_chunk_has_the_size_asked_for(size: int) -> None:
+def test_a_chunk_has_the_requested_size(size: int) -> None:
     chunk = _core.take_chunk(size)
     chunk[:] = 1
     assert chunk.shape == (size,)

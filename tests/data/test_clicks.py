@@ -114,7 +114,7 @@ def test_an_ended_reading_stays_ended() -> None:
     reading.close()
 
 
-def test_time_never_goes_back_and_days_have_as_many_examples_as_asked() -> None:
+def test_time_never_decreases_and_days_have_the_requested_number_of_examples() -> None:
     times = column(ClickStream(world=SMALL).batch_at(0, 2000), "req_time")
     assert bool((times.diff() >= 0).all())
     assert int(times[0]) == START_TIME
@@ -149,7 +149,7 @@ def test_visitors_come_once_and_regulars_do_not() -> None:
     assert int((counts > 1).sum()) == 20
 
 
-def test_labels_are_drawn_with_the_probability_that_is_told() -> None:
+def test_labels_are_drawn_with_the_reported_probability() -> None:
     batch = ClickStream(seed=9, truth=True).batch_at(0, 200_000)
     probability, label = column(batch, "probability").view(-1).double(), column(batch, "label").view(-1).double()
     for low, high in ((0.0, 0.05), (0.05, 0.2), (0.2, 0.5), (0.5, 1.0)):

@@ -71,7 +71,7 @@ def test_others_read_what_is_written(tmp_path: Path, kind: Compression, framing:
 
 
 @pytest.mark.parametrize("kind", PACKED)
-def test_reading_goes_on_behind_any_record(tmp_path: Path, kind: Compression) -> None:
+def test_reading_resumes_after_any_record(tmp_path: Path, kind: Compression) -> None:
     payloads = samples(200)
     path = tmp_path / "packed"
     write_examples(path, payloads, compression=kind)
@@ -161,7 +161,7 @@ def test_every_damaged_byte_of_a_snappy_stream_ends_in_an_error_or_in_bytes() ->
         ("snappy", Compression.NONE),
     ],
 )
-def test_the_name_of_a_file_says_its_compression(name: str, kind: Compression) -> None:
+def test_the_name_of_a_file_determines_its_compression(name: str, kind: Compression) -> None:
     assert Compression.FROM_NAME.resolve(f"folder.gz/{name}") is kind
     assert Compression.NONE.resolve(name) is Compression.NONE
 

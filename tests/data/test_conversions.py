@@ -118,7 +118,7 @@ def with_ids(example: Example, batch: ExampleBatch) -> Example:
     return example
 
 
-def test_examples_become_a_batch_and_come_back() -> None:
+def test_examples_round_trip_through_a_batch() -> None:
     examples = [example_of_instance(instance()) for _ in range(3)]
     examples[1].label[0] = 0.0
     del examples[2].named_feature[3]
@@ -173,7 +173,7 @@ def test_batches_with_columns_of_a_wrong_length_are_named() -> None:
         list(examples_of_batch(batch))
 
 
-def test_pruning_leaves_out_what_it_says() -> None:
+def test_pruning_drops_what_its_name_specifies() -> None:
     batch = ExampleBatch(batch_size=1)
     batch.named_feature_list.add(name="a").feature.add().float_list.value.append(1)
     batch.named_feature_list.add(name="__LABEL__").feature.add().float_list.value.append(1)
@@ -222,7 +222,7 @@ def test_tf_examples_give_the_ids_that_the_parser_gives(integers: list[int], rea
         ({"sparse_features": {"a": 1}, "dense_features": ["a"]}, "both ids and dense: a"),
     ],
 )
-def test_descriptions_that_cannot_be_told_apart_are_refused(description: dict[str, Any], text: str) -> None:
+def test_ambiguous_descriptions_are_rejected(description: dict[str, Any], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         example_of_tf_example(TfExample(), TFRecordFeatureDescription(**description))
 

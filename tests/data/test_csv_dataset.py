@@ -54,7 +54,7 @@ def test_types_are_inferred_and_texts_become_ids(tmp_path: Path) -> None:
     assert str(CsvDataset(path).schema.field("user").type) == "string"
 
 
-def test_what_is_asked_for_is_made(tmp_path: Path) -> None:
+def test_requested_columns_are_made(tmp_path: Path) -> None:
     text = "user,zip,genres,age,label\n7,01234,Action|Comedy,31,1\n,99,,,0\n"
     wanted = ["user", Ids("zip"), Ids("genres", separator="|"), DenseColumn("age"), Label("label")]
     path = write(tmp_path / "x.csv", text)
@@ -123,7 +123,7 @@ def test_other_encodings_are_named_and_read(tmp_path: Path) -> None:
     assert list(only_batch(marked)) == ["title", "n"]
 
 
-def test_a_bad_line_is_named_or_left_out_and_counted(tmp_path: Path) -> None:
+def test_a_bad_line_is_named_or_skipped_and_counted(tmp_path: Path) -> None:
     lines = [f"{row},{row}" for row in range(40_000)]
     lines[30_000] = "30000,later a text"
     lines[35_000] = "1,2,3"
@@ -156,7 +156,7 @@ def test_a_reading_that_has_raised_does_not_look_ended(tmp_path: Path) -> None:
     st.booleans(),
 )
 @settings(max_examples=60, deadline=None)
-def test_any_texts_come_back_whatever_the_blocks_and_wherever_reading_goes_on(
+def test_any_texts_round_trip_whatever_the_blocks_and_wherever_reading_resumes(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, int]], block: int, is_compressed: bool
 ) -> None:
     path = tmp_path_factory.mktemp("csv") / ("x.csv.gz" if is_compressed else "x.csv")
@@ -181,7 +181,7 @@ def test_any_texts_come_back_whatever_the_blocks_and_wherever_reading_goes_on(
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
-def test_batches_go_on_from_any_position_in_the_middle_of_a_file(tmp_path: Path, suffix: str) -> None:
+def test_batches_resume_from_any_position_in_the_middle_of_a_file(tmp_path: Path, suffix: str) -> None:
     opened = gzip.open if suffix.endswith(".gz") else open
     for part in range(3):
         many_rows(tmp_path / f"part-{part}{suffix}", 300, opened=opened)

@@ -142,7 +142,7 @@ def test_an_epoch_of_shares_is_an_epoch_of_all(tmp_path: Path) -> None:
         pytest.param("spawn", "parquet", marks=pytest.mark.slow),
     ],
 )
-def test_worker_processes_read_every_row_once_and_hand_over_batches(tmp_path: Path, start: str, kind: str) -> None:
+def test_worker_processes_read_every_row_once_and_return_batches(tmp_path: Path, start: str, kind: str) -> None:
     dataset = source(kind, tmp_path).shuffle(64).batch(32)
     loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=start)
     loaded = list(loader)
@@ -174,7 +174,7 @@ def test_without_workers_a_loader_gives_what_the_dataset_gives(tmp_path: Path) -
     assert len(DataLoader(dataset, batch_size=None)) == len(dataset) == 8
 
 
-def test_a_batch_size_is_refused_with_what_to_say_instead(tmp_path: Path) -> None:
+def test_a_batch_size_is_rejected_with_the_option_to_use_instead(tmp_path: Path) -> None:
     dataset = source("table", tmp_path).batch(64)
     for options in ({}, {"batch_size": 4}):
         with pytest.raises(ValueError, match=r"expected batch_size=None, got [14]: a Dataset already returns batches"):
@@ -207,7 +207,7 @@ def test_what_is_stepped_over_is_not_made() -> None:
     assert made == [1, 5, 9]
 
 
-def test_a_dataset_says_what_it_is(tmp_path: Path) -> None:
+def test_the_repr_of_a_dataset_describes_its_steps(tmp_path: Path) -> None:
     csv_file(tmp_path / "x.csv", range(3))
     path = str(tmp_path / "x.csv")
     dataset = CsvDataset(path).map(doubled).filter(is_even).shuffle(100, seed=3).batch(8, drop_remainder=True)

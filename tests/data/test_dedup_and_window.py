@@ -42,14 +42,14 @@ def expected_rows(keys: list[list[int]], window: int) -> list[list[int]]:
 
 @settings(max_examples=60)
 @given(KEYS, st.integers(1, 12))
-def test_rows_within_the_window_are_left_out(keys: list[list[int]], window: int) -> None:
+def test_rows_within_the_window_are_dropped(keys: list[list[int]], window: int) -> None:
     made = read_all(keyed(keys).deduplicate("key", window=window))
     assert [batch["row"] for batch in made] == expected_rows(keys, window)
 
 
 @settings(max_examples=40)
 @given(KEYS, st.integers(1, 9))
-def test_reading_goes_on_from_every_position_as_if_it_had_not_stopped(keys: list[list[int]], window: int) -> None:
+def test_reading_resumes_from_every_position_as_if_it_had_not_stopped(keys: list[list[int]], window: int) -> None:
     dataset = keyed(keys).deduplicate("key", window=window)
     whole = read_all(dataset)
     with dataset.read() as reading:
@@ -65,7 +65,7 @@ def test_reading_goes_on_from_every_position_as_if_it_had_not_stopped(keys: list
             assert read_all(dataset, again.position) == whole[number + 1 :]
 
 
-def test_keys_are_forgotten_in_time() -> None:
+def test_keys_are_evicted_in_time() -> None:
     dataset = keyed([[number] for number in range(600)]).deduplicate("key", window=10)
     with dataset.read() as reading:
         for _ in reading:
@@ -109,7 +109,7 @@ def test_what_is_wrong_is_named() -> None:
 
 @settings(max_examples=40)
 @given(st.lists(st.integers(0, 4), max_size=9), st.integers(1, 4), st.booleans())
-def test_windows_join_their_batches_and_can_be_gone_on_from(sizes: list[int], size: int, of_records: bool) -> None:
+def test_windows_join_their_batches_and_can_be_resumed_from(sizes: list[int], size: int, of_records: bool) -> None:
     source: Dataset[Any] = records(sizes) if of_records else batches(sizes)
     dataset = source.merged_window(size)
     with dataset.read() as reading:

@@ -115,7 +115,7 @@ def test_a_pool_keeps_the_last_100_000_items_of_a_channel() -> None:
     assert (channel, len(kept), kept.ids[0], kept.ids[-1]) == (7, 100_000, 50_000, 149_999)
 
 
-def test_without_a_channel_all_items_are_in_the_one_of_the_original() -> None:
+def test_without_a_channel_all_items_are_in_the_upstream_default_one() -> None:
     batch = Batch(
         {
             "tags": Ragged.from_lists([[1], [2]]),

@@ -24,7 +24,7 @@ feature_name=fc_plain, depend=age, method=Direct
 """
 
 
-def test_everything_that_is_there_is_read(tmp_path: Path) -> None:
+def test_every_entry_of_the_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "feature_list.conf"
     path.write_text(TEXT, encoding="utf-8")
     features = FeatureList.read(str(path))

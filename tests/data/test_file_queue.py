@@ -39,7 +39,7 @@ from monolith.errors import (
 
 @given(ACTIONS, st.integers(1, 3), st.booleans(), st.sampled_from([None, 3]))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_nothing_is_lost_or_doubled_whoever_goes_back_to_what_it_saved(
+def test_nothing_is_lost_or_duplicated_whichever_worker_restores_its_saved_position(
     actions: list[tuple[int, str]], cycle_length: int, is_restored: bool, seed: int | None
 ) -> None:
     queue = LocalFileQueue(FILES, num_workers=3, seed=seed)
@@ -277,7 +277,7 @@ def test_a_log_of_other_files_is_refused(tmp_path: Path) -> None:
         SharedFileQueue(log, FILES, num_workers=1, seed=1)
 
 
-def test_who_waits_too_long_for_another_process_is_told(tmp_path: Path) -> None:
+def test_a_worker_that_waits_too_long_for_another_process_raises(tmp_path: Path) -> None:
     log = tmp_path / "log"
     one = SharedFileQueue(log, FILES, num_workers=1)
     other = SharedFileQueue(log, FILES, num_workers=1, timeout_seconds=0.02)
@@ -286,7 +286,7 @@ def test_who_waits_too_long_for_another_process_is_told(tmp_path: Path) -> None:
     assert other.take(0, 0)
 
 
-def test_files_of_workers_that_are_no_longer_there_are_not_forgotten(tmp_path: Path) -> None:
+def test_files_of_removed_workers_are_not_lost(tmp_path: Path) -> None:
     log = tmp_path / "log"
     queue = SharedFileQueue(log, FILES, num_workers=3)
     for number in range(3):
@@ -300,7 +300,7 @@ def test_files_of_workers_that_are_no_longer_there_are_not_forgotten(tmp_path: P
         alone.take(1, 0)
 
 
-def test_a_queue_that_knows_less_than_a_position_is_refused() -> None:
+def test_a_queue_older_than_a_position_is_rejected() -> None:
     queue = LocalFileQueue(FILES, num_workers=1)
     before = queue.state_dict()
     reading = worker(queue, 0, 2).read()
@@ -316,7 +316,7 @@ def test_a_queue_that_knows_less_than_a_position_is_refused() -> None:
         LocalFileQueue(FILES[1:], num_workers=1).load_state_dict(after)
 
 
-def test_a_checkpoint_keeps_the_queue_beside_the_positions(tmp_path: Path) -> None:
+def test_a_checkpoint_keeps_the_queue_alongside_the_positions(tmp_path: Path) -> None:
     queue = LocalFileQueue(FILES, num_workers=1)
     state = TrainState(extra={"files": queue})
     reading = worker(queue, 0).read()

@@ -91,7 +91,7 @@ def test_conformance_vectors() -> None:
     assert records.source_keys().tolist() == [source_key("news")]
 
 
-def test_the_written_sort_id_comes_back_in_the_bytes(tmp_path: Path) -> None:
+def test_the_written_sort_id_appears_in_the_bytes(tmp_path: Path) -> None:
     path = tmp_path / "sorted"
     with RecordWriter(path, "sort_id") as writer:
         writer.write(b"\x08\x01", sort_id=b"abc")
@@ -150,7 +150,9 @@ def test_records_that_hold_something_else_are_read_without_a_guess(tmp_path: Pat
 
 
 @pytest.mark.parametrize("framing", [Framing.PLAIN, Framing.SORT_ID_KAFKA_DUMP, Framing.LAGRANGEX, Framing.TFRECORD])
-def test_a_file_cut_anywhere_gives_its_whole_records_and_then_an_error(tmp_path: Path, framing: Framing) -> None:
+def test_a_file_truncated_anywhere_returns_its_complete_records_and_then_an_error(
+    tmp_path: Path, framing: Framing
+) -> None:
     payloads = samples(4)
     data = framed(framing, payloads)
     ends = [len(framed(framing, payloads[: count + 1])) for count in range(4)]
@@ -207,7 +209,7 @@ def test_more_bad_records_than_allowed_raise(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("framing", [Framing.PLAIN, Framing.SORT_ID, Framing.LAGRANGEX, Framing.TFRECORD])
-def test_reading_goes_on_behind_any_record(tmp_path: Path, framing: Framing) -> None:
+def test_reading_resumes_after_any_record(tmp_path: Path, framing: Framing) -> None:
     payloads = samples(25)
     path = file_of(tmp_path, framed(framing, payloads, b"key" if framing is Framing.SORT_ID else b""))
     for count in range(26):
@@ -222,7 +224,7 @@ def test_reading_goes_on_behind_any_record(tmp_path: Path, framing: Framing) -> 
         assert list(reader) == []
 
 
-def test_a_position_behind_the_end_is_refused(tmp_path: Path) -> None:
+def test_a_position_past_the_end_is_rejected(tmp_path: Path) -> None:
     path = file_of(tmp_path, framed(Framing.PLAIN, samples(3)))
     with pytest.raises(DataLossError, match=r"offset 100000 to resume from is past the end"):
         read_examples(path, start=RecordPosition(100_000, 3))
@@ -262,7 +264,7 @@ def test_a_writer_that_fails_leaves_no_file(tmp_path: Path) -> None:
         writer.write(b"x")
 
 
-def test_switches_of_the_original_mean_framings() -> None:
+def test_upstream_switches_select_framings() -> None:
     assert Framing.of_options() is Framing.PLAIN
     assert Framing.of_options(has_sort_id=True) is Framing.SORT_ID
     assert Framing.of_options(has_sort_id=True, kafka_dump_prefix=True) is Framing.SORT_ID_KAFKA_PREFIX

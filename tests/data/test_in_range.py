@@ -33,7 +33,7 @@ def test_good_rows_stay_and_bad_ones_are_counted_by_name() -> None:
     )
 
 
-def test_the_first_bad_row_raises_unless_something_else_was_said() -> None:
+def test_the_first_bad_row_raises_by_default() -> None:
     with pytest.raises(DataLossError, match=r"column 'value': row 1 of a batch must be in \[0, 10\), got 10"):
         InRange("value", 0, 10)(batch(torch.tensor([3, 10])))
 

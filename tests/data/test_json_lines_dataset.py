@@ -45,7 +45,7 @@ def test_fields_become_columns_and_missing_ones_follow_the_rule(tmp_path: Path) 
     assert batch["when"].lengths().tolist() == [1, 0, 1]  # type: ignore[union-attr]
 
 
-def test_a_field_of_objects_or_of_several_kinds_is_left_out_with_a_warning(
+def test_a_field_of_objects_or_of_several_kinds_is_skipped_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = [{"a": 1, "b": {"c": 1}, "d": 1, "e": [1, "x"]}, {"a": 2, "b": {"c": 2}, "d": "x", "e": []}]
@@ -60,7 +60,7 @@ def test_a_field_of_objects_or_of_several_kinds_is_left_out_with_a_warning(
         read_all(JsonLinesDataset(path, ["b"]))
 
 
-def test_what_is_asked_for_is_made(tmp_path: Path) -> None:
+def test_requested_columns_are_made(tmp_path: Path) -> None:
     rows = [{"user": 7, "zip": 1234, "genres": "a|b", "age": 3}, {"zip": None, "genres": None, "age": 4}]
     wanted = [Ids("user"), Ids("genres", separator="|"), DenseColumn("age")]
     path = write(tmp_path / "x.jsonl", rows)
@@ -72,7 +72,7 @@ def test_what_is_asked_for_is_made(tmp_path: Path) -> None:
     ]
 
 
-def test_a_bad_line_is_named_or_left_out_and_counted(tmp_path: Path) -> None:
+def test_a_bad_line_is_named_or_skipped_and_counted(tmp_path: Path) -> None:
     rows: list[Any] = [{"a": number} for number in range(20_000)]
     rows[12_000] = '{"a": 12'
     rows[13_000] = {"a": "later a text"}
@@ -86,7 +86,7 @@ def test_a_bad_line_is_named_or_left_out_and_counted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["x.jsonl", "x.jsonl.gz"])
-def test_reading_goes_on_from_any_position(tmp_path: Path, name: str) -> None:
+def test_reading_resumes_from_any_position(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / name, [{"number": number, "user": f"u{number % 5}"} for number in range(200)])
     dataset = JsonLinesDataset(path, block_bytes=500).batch(16)
     everything = read_all(dataset)

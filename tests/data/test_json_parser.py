@@ -19,7 +19,7 @@ RECORDS = [
 COLUMNS = [Ids("user"), Ids("tags"), Label("clicked")]
 
 
-def test_records_become_the_columns_that_are_asked_for() -> None:
+def test_records_become_the_requested_columns() -> None:
     batch = JsonParser(COLUMNS).parse(RECORDS)
     assert plain(batch) == {
         "user": [text_ids("user", ["ann"]).tolist(), [], []],
@@ -43,7 +43,7 @@ def test_a_field_that_comes_late_has_the_type_of_its_first_values() -> None:
 
 
 @pytest.mark.parametrize("bad_record", [b'{"a": ', b"[1]", b'{"a": "x"}', b"", b'{"a": 1} {"a": 2}'])
-def test_a_bad_record_is_named_or_left_out(bad_record: bytes) -> None:
+def test_a_bad_record_is_named_or_skipped(bad_record: bytes) -> None:
     records = [b'{"a": %d}' % number for number in range(50)]
     records[33] = bad_record
     with pytest.raises(DataLossError, match="record 33: "):

@@ -37,7 +37,7 @@ LINES = st.lists(st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"-
 
 @given(LINES, st.integers(1, 40), st.booleans(), st.sampled_from([None, 1, 7]))
 @settings(max_examples=200, deadline=None)
-def test_every_line_comes_once_and_going_on_from_any_block_cuts_alike(
+def test_every_line_comes_once_and_resuming_from_any_block_cuts_alike(
     lines: list[bytes], size: int, ends: bool, most: int | None
 ) -> None:
     data = b"\n".join(lines) + (b"\n" if ends and lines else b"")
@@ -66,7 +66,7 @@ def test_a_line_that_was_taken_is_not_in_the_blocks() -> None:
     assert blocks_of(b"", 9).take_line() == b""
 
 
-def test_a_line_without_end_and_a_position_behind_the_end_are_refused() -> None:
+def test_a_line_without_end_and_a_position_past_the_end_are_rejected() -> None:
     with pytest.raises(DataLossError, match="line 2 is longer than 1000 bytes"):
         all_of(blocks_of(b"1\n" + b"x" * 5000, 2))
     with pytest.raises(DataLossError, match="it ends at byte 3, and was read up to byte 9 before"):

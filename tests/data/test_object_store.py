@@ -77,7 +77,7 @@ def test_records_are_listed_and_read(store: ObjectStore) -> None:
     assert [record for block in read_all(dataset, position) for record in block] == everything[64:200]
 
 
-def test_parquet_reads_only_the_columns_asked_for(store: ObjectStore) -> None:
+def test_parquet_reads_only_the_requested_columns(store: ObjectStore) -> None:
     columns = {f"c{number}": pa.array(np.arange(number, 400_000 + number)) for number in range(10)}
     buffer = io.BytesIO()
     pq.write_table(pa.table(columns), buffer, use_dictionary=False, compression="none", row_group_size=100_000)
@@ -90,7 +90,7 @@ def test_parquet_reads_only_the_columns_asked_for(store: ObjectStore) -> None:
     assert fetched < 0.5 * len(buffer.getvalue())
 
 
-def test_what_is_not_there_is_named(store: ObjectStore) -> None:
+def test_a_missing_object_is_named(store: ObjectStore) -> None:
     store.objects["clicks/a"] = b""
     with pytest.raises(NotFoundError, match=r"no file matches 's3://clicks/b\*'"):
         FileSet("s3://clicks/b*", storage_options=options(store))

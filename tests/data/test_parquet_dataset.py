@@ -95,7 +95,7 @@ def test_each_type_becomes_its_kind_of_column(tmp_path: Path) -> None:
 
 @given(st.lists(st.one_of(st.none(), st.lists(INT64, max_size=5)), max_size=30), st.integers(1, 9), st.integers(1, 7))
 @settings(max_examples=60, deadline=None)
-def test_any_lists_come_back(tmp_path_factory: pytest.TempPathFactory, lists: Any, group: int, block: int) -> None:
+def test_any_lists_round_trip(tmp_path_factory: pytest.TempPathFactory, lists: Any, group: int, block: int) -> None:
     path = tmp_path_factory.mktemp("lists") / "x.parquet"
     write(path, {"ids": pa.array(lists, pa.list_(pa.int64()))}, row_group_size=group)
     batches = list(ParquetDataset(path, block_rows=block))
@@ -106,12 +106,12 @@ def test_any_lists_come_back(tmp_path_factory: pytest.TempPathFactory, lists: An
         Ragged(column.values, column.row_splits, validate=True)
 
 
-def test_only_the_columns_asked_for_are_there_in_that_order(tmp_path: Path) -> None:
+def test_only_the_requested_columns_are_returned_in_that_order(tmp_path: Path) -> None:
     path = write(tmp_path / "x.parquet", {"a": [1], "b": [2], "c": [[3]]})
     assert list(only_batch(path, ["c", "a"])) == ["c", "a"]
 
 
-def test_types_asked_for_are_made_or_refused(tmp_path: Path) -> None:
+def test_requested_types_are_made_or_rejected(tmp_path: Path) -> None:
     v1 = ids.pack_v1(3, np.array([12345, 7]))
     path = write(
         tmp_path / "x.parquet",
@@ -136,7 +136,7 @@ def test_types_asked_for_are_made_or_refused(tmp_path: Path) -> None:
         ParquetDataset(path, "label")
 
 
-def test_a_column_without_a_place_is_left_out_with_a_warning_or_named_where_it_was_asked_for(
+def test_an_unsupported_column_is_skipped_with_a_warning_or_named_where_it_was_requested(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wanted_columns, "_WARNED", set())
@@ -247,7 +247,7 @@ def test_columns_that_contradict_themselves_are_refused(tmp_path: Path) -> None:
         Parser("example", [Ids("a", separator="|")])
 
 
-def test_reserved_columns_become_typed_fields_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_reserved_columns_become_typed_fields_on_request(tmp_path: Path) -> None:
     columns = {
         "__LABEL__": pa.array([[1.0, 0.0, 5.0], [1.0], None], pa.list_(pa.float64())),
         "__UID__": pa.array([7, None, 9], pa.uint64()),
@@ -299,7 +299,7 @@ def test_reserved_columns_of_another_kind_are_refused(tmp_path: Path) -> None:
         ParquetDataset(tmp_path, num_labels=0)
 
 
-def test_a_missing_column_is_named_with_those_that_are_there(tmp_path: Path) -> None:
+def test_a_missing_column_is_named_with_the_existing_ones(tmp_path: Path) -> None:
     write(tmp_path / "1.parquet", {"a": [1], "b": [2]})
     write(tmp_path / "2.parquet", {"a": [1]})
     with ParquetDataset(tmp_path / "*.parquet", ["a", "b"]).read() as reading:
@@ -330,7 +330,7 @@ def test_damage_is_named_and_is_not_the_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("nothing_left_behind")
-def test_damaged_rows_are_left_out_and_counted_up_to_a_limit(tmp_path: Path) -> None:
+def test_damaged_rows_are_skipped_and_counted_up_to_a_limit(tmp_path: Path) -> None:
     layout = {"row_group_size": 1000, "compression": "none", "use_dictionary": False, "write_page_checksum": True}
     path = write(tmp_path / "1.parquet", {"a": list(range(5000))}, **layout)
     data = path.read_bytes()
@@ -349,7 +349,7 @@ def test_damaged_rows_are_left_out_and_counted_up_to_a_limit(tmp_path: Path) -> 
         list(ParquetDataset(tmp_path / "*.parquet", bad=BadRecords(limit=999)))
 
 
-def test_a_disk_that_fails_is_not_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_fails_is_not_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "x.parquet", {"a": [1, 2]})
 
     def fail(*_: Any, **__: Any) -> Any:
@@ -362,7 +362,7 @@ def test_a_disk_that_fails_is_not_left_out(tmp_path: Path, monkeypatch: pytest.M
     assert bad.count == 0
 
 
-def test_any_block_is_a_place_to_go_on_from(tmp_path: Path) -> None:
+def test_reading_resumes_from_any_block(tmp_path: Path) -> None:
     for file in range(3):
         first = 100 * file
         columns = {"n": list(range(first, first + 50)), "ids": [[n] * (n % 4) for n in range(first, first + 50)]}

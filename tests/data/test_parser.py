@@ -166,7 +166,7 @@ def check(batch: Batch, wanted: list[Example]) -> None:
 
 
 @given(st.lists(examples(), max_size=6))
-def test_any_examples_become_the_batch_that_their_messages_say(samples: list[Example]) -> None:
+def test_any_examples_become_the_batch_that_their_messages_specify(samples: list[Example]) -> None:
     parser = Parser("example", COLUMNS)
     records = [sample.SerializeToString() for sample in samples]
     check(parser.parse(records), samples)
@@ -323,7 +323,9 @@ def test_a_weight_that_is_not_positive_is_one(weight: float) -> None:
         ([FirstBytes("f")], "int64_list", "must hold bytes_list, got int64_list"),
     ],
 )
-def test_a_feature_of_another_type_is_told_and_counted(columns: list[Column], set_feature: str, message: str) -> None:
+def test_a_feature_of_another_type_is_reported_and_counted(
+    columns: list[Column], set_feature: str, message: str
+) -> None:
     example, good = Example(), Example()
     getattr(example.named_feature.add(name="f").feature, set_feature).SetInParent()
     records = [good.SerializeToString(), example.SerializeToString(), good.SerializeToString()]

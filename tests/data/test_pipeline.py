@@ -53,7 +53,7 @@ def test_a_remainder_is_dropped_on_request() -> None:
     assert list(numbers(3).batch(4, drop_remainder=True)) == []
 
 
-def test_reading_may_go_on_with_another_batch_size() -> None:
+def test_reading_may_resume_with_another_batch_size() -> None:
     with batches([3, 9]).batch(5).read() as reading:
         next(reading)
         position = reading.position
@@ -157,7 +157,7 @@ def test_a_split_by_what_is_no_number_is_refused() -> None:
         list(numbers(2).split([1, 1], by="x")[0])
 
 
-def test_merge_takes_in_proportion_from_the_start_on() -> None:
+def test_merge_is_proportional_from_the_start() -> None:
     merged = MergedDataset([GeneratedDataset(lambda _: "a"), GeneratedDataset(lambda _: "b")], [0.7, 0.3])
     taken = list(islice(merged, 1000))
     for end in range(1, 1000, 37):
@@ -193,7 +193,7 @@ def test_prefetch_reads_no_further_than_its_capacity() -> None:
         assert len(made) == 5  # one taken, three waiting, one at the door
 
 
-def test_an_error_in_the_thread_comes_behind_what_was_made_before_it() -> None:
+def test_an_error_in_the_thread_comes_after_the_batches_made_before_it() -> None:
     def fails(number: int) -> int:
         if number == 3:
             raise DataLossError(f"file 'x': offset {number}")

@@ -115,12 +115,12 @@ def test_what_is_no_position_is_refused(position: bytes) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_of_a_foreign_dataset_come_back_as_they_were(position: bytes) -> None:
+def test_any_position_bytes_of_a_foreign_dataset_round_trip_unchanged(position: bytes) -> None:
     outer = encode_position("take", {"source": nested(position), "taken": 1})
     assert SavedPosition(outer, "take").position("source") == position
 
 
-def test_a_step_that_fails_does_not_hand_out_a_position_behind_the_lost_element() -> None:
+def test_a_failed_step_does_not_return_a_position_after_the_lost_element() -> None:
     def fails_at_two(number: int) -> int:
         if number == 2:
             raise ArithmeticError("two")

@@ -100,7 +100,7 @@ def descriptor_of(name: str) -> Descriptor:
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_fields_have_the_numbers_of_the_original(name: str) -> None:
+def test_fields_have_the_upstream_numbers(name: str) -> None:
     assert " ".join(f"{field.name}={field.number}" for field in descriptor_of(name).fields) == NUMBERS[name]
 
 
@@ -117,13 +117,13 @@ def test_types_and_defaults_of_a_line_id() -> None:
     assert fields["sample_rate"].default_value == 1.0
 
 
-def test_enums_have_the_numbers_of_the_original() -> None:
+def test_enums_have_the_upstream_numbers() -> None:
     assert dict(example_pb2.FeatureListType.items()) == {"INDIVIDUAL": 0, "SHARED": 1}
     assert dict(example_pb2.PoolingType.items()) == {"SUM": 0, "MEAN": 1, "FIRSTN": 3}
     assert dict(example_pb2.OutType.items()) == {"CONCAT": 0, "STACK": 1, "ADDN": 2, "NONE": 3}
 
 
-def test_repeated_numbers_are_packed_where_the_original_packs_them() -> None:
+def test_repeated_numbers_are_packed_where_upstream_packs_them() -> None:
     line_id = line_id_pb2.LineId(actions=[1, 2], special_strategies=[1, 2])
     assert line_id.SerializeToString().hex() == "32020102" + "b80201" + "b80202"
     assert (

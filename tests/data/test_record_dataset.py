@@ -68,7 +68,7 @@ def test_workers_share_the_files_and_miss_none(tmp_path: Path) -> None:
         assert sorted(itertools.chain(*parts)) == sorted(itertools.chain(*contents))
 
 
-def test_a_seed_orders_the_files_of_each_epoch_anew(tmp_path: Path) -> None:
+def test_a_seed_reshuffles_the_files_each_epoch(tmp_path: Path) -> None:
     write_files(tmp_path, [1] * 20)
     files = FileSet(tmp_path / "*", seed=3)
     assert files.order(0) != files.order(1) != list(files.files)
@@ -80,7 +80,7 @@ def test_a_seed_orders_the_files_of_each_epoch_anew(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_chunks", "nothing_left_behind")
-def test_files_are_read_in_turns(tmp_path: Path) -> None:
+def test_files_are_read_round_robin(tmp_path: Path) -> None:
     contents = write_files(tmp_path, [60, 60, 60])
     dataset = RecordDataset(tmp_path / "*", "tfrecord", cycle_length=2)
     blocks = list(dataset)
@@ -92,7 +92,7 @@ def test_files_are_read_in_turns(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("small_chunks")
 @pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_any_block_is_a_place_to_go_on_from(tmp_path: Path, suffix: str) -> None:
+def test_reading_resumes_from_any_block(tmp_path: Path, suffix: str) -> None:
     write_files(tmp_path, [40, 0, 25, 31])
     if suffix:
         for path in list(tmp_path.iterdir()):
@@ -219,7 +219,7 @@ class TestBadFiles:
             assert reading.position == position
 
     @pytest.mark.usefixtures("nothing_left_behind")
-    def test_a_file_that_is_gone(self, tmp_path: Path, good: list[list[bytes]]) -> None:
+    def test_a_deleted_file_raises_not_found(self, tmp_path: Path, good: list[list[bytes]]) -> None:
         dataset = RecordDataset(tmp_path / "*", "tfrecord")
         (tmp_path / "part-001").unlink()
         with dataset.read() as reading:
@@ -237,13 +237,13 @@ def test_nothing_that_matches_is_an_error(tmp_path: Path) -> None:
         FileSet(tmp_path, shard=(2, 2))
 
 
-def test_a_worker_without_a_file_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_without_a_file_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_files(tmp_path, [3])
     assert records_of(RecordDataset(FileSet(tmp_path / "*", shard=(1, 2)), "tfrecord")) == []
     assert "worker 1 of 2 has nothing to read: there are 1 files" in caplog.text
 
 
-def test_a_pattern_without_a_match_is_told_and_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pattern_without_a_match_is_reported_and_skipped(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_files(tmp_path, [3])
     assert len(FileSet([tmp_path / "part-*", tmp_path / "other-*"]).files) == 1
     assert "no file matches" in caplog.text

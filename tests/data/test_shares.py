@@ -243,7 +243,7 @@ def test_a_share_of_a_file_reads_its_own_bytes_alone(tmp_path: Path, monkeypatch
     assert sum(read) < path.stat().st_size / 4
 
 
-def test_a_file_that_has_grown_is_not_shared_anew_in_the_middle(tmp_path: Path) -> None:
+def test_a_file_that_has_grown_is_not_resharded_mid_read(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     _csv(path, range(100))
     dataset = CsvDataset(path, COLUMNS, block_bytes=300).share(0, 2)
@@ -292,7 +292,7 @@ def test_what_is_a_share_already_is_not_shared_again(tmp_path: Path) -> None:
         both.take(3).for_worker(worker)
 
 
-def test_a_dataset_that_does_not_say_how_it_is_shared_is_refused() -> None:
+def test_a_dataset_that_does_not_define_its_sharding_is_rejected() -> None:
     class Own(Dataset[int]):
         def read(self, position: bytes | None = None) -> Any:
             return GeneratedDataset(int, 4).read(position)

@@ -68,7 +68,7 @@ def test_a_column_of_mixed_values_is_read_as_text(caplog: pytest.LogCaptureFixtu
     assert "column 'mixed' is read as text" in caplog.text
 
 
-def test_whole_numbers_that_pandas_made_reals_of_can_be_ids() -> None:
+def test_integers_that_pandas_converted_to_floats_can_be_ids() -> None:
     frame = pd.DataFrame({"user": [2**40 + 1, None]})
     assert read_all(from_pandas(frame, {"user": "ids"})) == [{"user": [[2**40 + 1], []]}]
 

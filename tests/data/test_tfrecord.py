@@ -61,7 +61,7 @@ def test_a_bad_length_costs_one_record_because_the_next_head_is_found(place: int
 
 
 @given(st.lists(st.binary(max_size=60), max_size=8), st.data())
-def test_what_is_left_out_and_what_is_read_is_everything(payloads: list[bytes], data: st.DataObject) -> None:
+def test_records_skipped_and_records_read_add_up_to_all_records(payloads: list[bytes], data: st.DataObject) -> None:
     frames = [frame(Framing.TFRECORD, payload) for payload in payloads]
     damaged = data.draw(st.sets(st.integers(0, len(frames) - 1))) if frames else set()
     for index in damaged:

@@ -26,13 +26,13 @@ def brief(findings: list[Finding]) -> list[tuple[Fault, int | None, int | None]]
     return [(found.fault, found.generation, found.number) for found in findings]
 
 
-def test_a_whole_part_has_no_findings_and_its_records_are_counted() -> None:
+def test_an_intact_part_has_no_findings_and_its_records_are_counted() -> None:
     audit = audited(*first_generation(4))
     assert (audit.findings, audit.records, audit.replaced) == ([], 4, 0)
 
 
 @pytest.mark.parametrize("at", [0, 60, -3])
-def test_a_corrupt_record_is_named_and_what_is_behind_it_is_read(at: int) -> None:
+def test_a_corrupt_record_is_named_and_the_records_after_it_are_read(at: int) -> None:
     records = first_generation(5)
     damaged = bytearray(records[2])
     damaged[at] ^= 4
@@ -50,7 +50,7 @@ def test_a_record_of_another_part_is_corrupt_and_does_not_count() -> None:
     assert audit.records == 3
 
 
-def test_a_gap_a_late_record_and_a_double_are_told_apart() -> None:
+def test_a_gap_a_late_record_and_a_duplicate_are_distinguished() -> None:
     records = first_generation(7)
     audit = audited(*records[:2], records[4], records[3], records[5], records[5], records[6])
     assert brief(audit.findings) == [(Fault.REORDERED, 1, 3), (Fault.DOUBLED, 1, 5), (Fault.GAP, 1, 2)]

@@ -128,13 +128,13 @@ def test_the_number_of_a_damaged_last_record_is_not_given_again(log: DeltaLog) -
     assert outcome(log) == "error"
 
 
-def test_a_file_that_is_read_in_short_pieces_is_read_whole(log: DeltaLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_read_in_short_pieces_is_read_completely(log: DeltaLog, monkeypatch: pytest.MonkeyPatch) -> None:
     pread = os.pread
     monkeypatch.setattr(os, "pread", lambda descriptor, size, offset: pread(descriptor, min(size, 150), offset))
     assert outcome(log) == ALL
 
 
-def test_the_next_writer_does_not_hide_records_behind_damage(log: DeltaLog) -> None:
+def test_the_next_writer_does_not_hide_records_after_damage(log: DeltaLog) -> None:
     newest = segments(log)[-1]
     whole = bytearray(newest.read_bytes())
     whole[boundaries(bytes(whole))[2] + 200] ^= 1
@@ -262,7 +262,7 @@ class TestObjects:
         shutil.copy(objects[3], objects[-1])
         assert outcome(log) == "error"
 
-    def test_a_writer_continues_behind_a_damaged_last_object(self, log: DeltaLog) -> None:
+    def test_a_writer_continues_after_a_damaged_last_object(self, log: DeltaLog) -> None:
         self.objects(log)[-1].write_bytes(b"")
         fill(log, 1)
         with log.open_reader(PART, number=2 * RECORDS) as reader:

@@ -221,7 +221,9 @@ def lay(folder: Path, *generations: list[tuple[int, int | None]]) -> None:
 
 
 class TestByHand:
-    def test_what_the_newest_has_not_seen_does_not_count_whoever_else_has(self, tmp_path: Path) -> None:
+    def test_openings_the_newest_writer_has_not_seen_do_not_count_even_if_other_writers_saw_them(
+        self, tmp_path: Path
+    ) -> None:
         lay(tmp_path, [(0, 0), (1, None)], [(2, 1)], [(1, 1), (2, None)])
         assert Story(tmp_path).whole(None) == [(1, 0), (3, 1), (3, 2)]
         assert Story(tmp_path).whole(1) == [(3, 1), (3, 2)]
@@ -231,7 +233,7 @@ class TestByHand:
         assert Story(tmp_path).whole(None) == [(1, 0), (1, 1), (3, 2)]
         assert Story(tmp_path).whole(1) == [(1, 1), (3, 2)]
 
-    def test_while_somebody_opens_the_part_what_was_acknowledged_is_read(self, tmp_path: Path) -> None:
+    def test_acknowledged_records_are_read_while_another_writer_opens_the_part(self, tmp_path: Path) -> None:
         lay(tmp_path, [(0, 0), (1, None)], [])
         story = Story(tmp_path)
         with closing(story.transport().tail(PART, None)) as tail:

@@ -91,7 +91,7 @@ def reorder(scene: Scene) -> None:
     ],
     ids=["corrupt", "corrupt at the end", "missing", "reordered"],
 )
-def test_damage_is_named_and_a_base_behind_it_is_taken(
+def test_damage_is_named_and_a_base_after_it_is_loaded(
     tmp_path: Path, harm: Callable[[Scene], None], error: type[OpError], text: str
 ) -> None:
     scene = Scene(tmp_path)
@@ -123,7 +123,7 @@ def test_a_doubled_record_is_applied_once(tmp_path: Path) -> None:
     assert numbers == list(range(9))
 
 
-def test_a_torn_end_is_lag_until_it_is_whole(tmp_path: Path) -> None:
+def test_a_torn_end_counts_as_lag_until_it_is_complete(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     newest = scene.segments[-1]
     whole = newest.read_bytes()
@@ -164,7 +164,7 @@ def test_a_follower_of_some_buckets_names_damage_of_its_part_alone(tmp_path: Pat
                 assert follower.lag.increments == 0
 
 
-def test_a_started_follower_stands_still_at_damage_and_goes_on_when_a_base_comes(tmp_path: Path) -> None:
+def test_a_started_follower_stalls_at_damage_and_resumes_when_a_base_arrives(tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     lose(scene)
     served = new_store(serving=True)

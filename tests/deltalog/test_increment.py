@@ -75,7 +75,7 @@ def test_a_length_is_not_believed_before_it_was_compared() -> None:
     tracemalloc.stop()
 
 
-def test_a_head_tells_the_length_of_its_record() -> None:
+def test_a_head_holds_the_length_of_its_record() -> None:
     data = FULL.encode()
     head = read_head(data[: HEAD.size], origin="x")
     assert head.record_bytes == len(data)

@@ -70,7 +70,7 @@ def damage(path: Path, offset: int) -> None:
 
 
 @pytest.mark.parametrize("left", [1, 100, 128, 150])
-def test_a_reader_waits_at_a_torn_tail_and_goes_on_behind_it(log: DeltaLog, left: int) -> None:
+def test_a_reader_waits_at_a_torn_tail_and_resumes_after_it(log: DeltaLog, left: int) -> None:
     write(log, 2)
     (last,) = segments(log)
     begin = last.stat().st_size
@@ -126,13 +126,13 @@ def test_a_missing_segment_is_a_gap_with_its_numbers(log: DeltaLog) -> None:
         numbers(reader)
 
 
-def test_a_log_that_was_made_anew_is_noticed(log: DeltaLog) -> None:
+def test_a_log_recreated_from_scratch_is_detected(log: DeltaLog) -> None:
     write(log, 2)
     with pytest.raises(DataLossError, match="increment 9 was requested, but the part ends before increment 3"):
         log.open_reader(PART, number=9)
 
 
-def test_a_log_that_is_not_there_has_no_position_and_nothing_to_trim(tmp_path: Path) -> None:
+def test_a_missing_log_has_no_position_and_nothing_to_trim(tmp_path: Path) -> None:
     log = DeltaLog(tmp_path / "absent")
     assert log.position() == {}
     assert log.trim() == {}
@@ -147,7 +147,7 @@ def test_a_reader_at_the_end_waits(log: DeltaLog) -> None:
         assert time.monotonic() - begin >= 0.1
 
 
-def test_lag_is_told_in_increments_bytes_and_seconds(tmp_path: Path) -> None:
+def test_lag_is_reported_in_increments_bytes_and_seconds(tmp_path: Path) -> None:
     clock = FakeClock(1000.0)
     log = DeltaLog(tmp_path / "log", clock=clock)
     writer = write(log, 1)
@@ -177,7 +177,7 @@ def bytes_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counted
 
 
-def test_a_second_look_at_the_end_of_a_part_reads_what_came_since(tmp_path: Path, bytes_read: list[int]) -> None:
+def test_a_second_check_of_the_end_of_a_part_reads_only_newer_records(tmp_path: Path, bytes_read: list[int]) -> None:
     log = DeltaLog(tmp_path / "log")
     writer = log.open_writer(PART)
     writer.append(kind=ROWS, payload=bytes(1 << 20))
@@ -193,7 +193,7 @@ def test_a_second_look_at_the_end_of_a_part_reads_what_came_since(tmp_path: Path
     writer.close()
 
 
-def test_an_end_that_was_cut_off_or_written_anew_is_found_again(tmp_path: Path) -> None:
+def test_a_truncated_or_rewritten_end_is_found_again(tmp_path: Path) -> None:
     log = DeltaLog(tmp_path / "log")
     write(log, 3)
     known = log.extent(PART)
@@ -211,7 +211,7 @@ def test_an_end_that_was_cut_off_or_written_anew_is_found_again(tmp_path: Path) 
     assert log.extent(PART) is None
 
 
-def test_a_writer_goes_on_after_an_error_and_nothing_of_the_failed_record_counts(
+def test_a_writer_continues_after_an_error_and_nothing_of_the_failed_record_counts(
     log: DeltaLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = log.open_writer(PART, base="begin")
@@ -237,7 +237,7 @@ def test_a_writer_goes_on_after_an_error_and_nothing_of_the_failed_record_counts
     assert [each.base for each in found if each.kind is IncrementKind.OPENING] == ["begin", None]
 
 
-def test_a_writer_that_was_replaced_does_not_come_back(log: DeltaLog) -> None:
+def test_a_replaced_writer_stays_rejected(log: DeltaLog) -> None:
     old = log.open_writer(PART)
     write(log, 1)
     for _ in range(2):
@@ -247,7 +247,7 @@ def test_a_writer_that_was_replaced_does_not_come_back(log: DeltaLog) -> None:
         assert b"late" not in [each.payload for each in reader]
 
 
-def test_increments_behind_a_position_are_there_or_named_as_gone(log: DeltaLog) -> None:
+def test_increments_after_a_position_are_returned_or_reported_as_trimmed(log: DeltaLog) -> None:
     write(log, 12)
     assert [each.number for each in log.behind(PART, 9)] == [10, 11, 12]
     with pytest.raises(GapError, match="increment 13 does not exist"):
@@ -257,7 +257,7 @@ def test_increments_behind_a_position_are_there_or_named_as_gone(log: DeltaLog) 
         list(log.behind(PART, 1))
 
 
-def test_what_is_behind_a_position_is_waited_for_while_somebody_takes_the_part(
+def test_increments_after_a_position_are_awaited_while_another_writer_acquires_the_part(
     log: DeltaLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(log, 3)
@@ -308,7 +308,7 @@ def test_retention_keeps_what_the_oldest_kept_base_needs(log: DeltaLog) -> None:
         log.trim(keep_bases=0)
 
 
-def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_other_content_is_not_modified(tmp_path: Path) -> None:
     (tmp_path / "model.ckpt").touch()
     with pytest.raises(FailedPreconditionError, match="it holds other things than a delta log"):
         DeltaLog(tmp_path).open_writer(PART)
@@ -332,7 +332,7 @@ def test_a_store_of_objects_that_cannot_fence_is_refused() -> None:
         transport.open(PART, lambda _: b"")
 
 
-def test_places_are_told_apart_and_wrong_ones_named() -> None:
+def test_places_are_distinguished_and_invalid_ones_named() -> None:
     with pytest.raises(InvalidArgumentError, match="expected kafka://host:port,host:port/topic"):
         DeltaLog("kafka://broker")
     with pytest.raises(InvalidArgumentError, match="a part is called 'dense', or like"):

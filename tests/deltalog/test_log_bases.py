@@ -111,7 +111,7 @@ def test_a_saved_checkpoint_becomes_a_base_and_a_late_follower_needs_nothing_bef
     run.publisher.close()
 
 
-def test_a_checkpoint_that_has_gone_is_passed_over_and_then_forgotten(tmp_path: Path) -> None:
+def test_a_deleted_checkpoint_is_skipped_and_its_base_then_discarded(tmp_path: Path) -> None:
     run = Run(tmp_path)
     with Saver(str(tmp_path / "model"), max_to_keep=1) as saver:
         run.train({1: 1.0})
@@ -223,7 +223,7 @@ def test_tables_of_a_log_are_found_while_compaction_replaces_the_base(
     run.publisher.close()
 
 
-def test_the_base_that_contains_most_is_taken_whatever_the_clock_says(tmp_path: Path) -> None:
+def test_the_base_that_contains_most_is_loaded_regardless_of_the_clock(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.train({1: 1.0})
     old = run.log.save_base({"embeddings": run.store}, name="old", numbers={run.part: 1})

@@ -68,7 +68,7 @@ def first_state() -> LocalStore:
 @pytest.mark.parametrize(
     "after", [(range(342), range(342, 683), range(683, 1024)), (range(1024),)], ids=["three servers", "one process"]
 )
-def test_a_rollback_to_a_checkpoint_of_other_owners_republishes_what_they_logged_behind_it(
+def test_a_rollback_to_a_checkpoint_of_other_owners_republishes_what_they_logged_after_it(
     tmp_path: Path, after: Sequence[range]
 ) -> None:
     """Two owners publish on behind a checkpoint; others, who share the rows otherwise, go back to it."""

@@ -122,7 +122,7 @@ def test_the_thread_publishes_by_its_own_clock_and_a_follower_follows(tmp_path: 
         assert follower.error is None
 
 
-def test_who_holds_the_steps_may_cut_and_close_while_dense_weights_are_due(tmp_path: Path) -> None:
+def test_the_step_lock_holder_may_cut_and_close_while_dense_weights_are_due(tmp_path: Path) -> None:
     lock = threading.RLock()
     options = {"dense": lambda: {"w": torch.ones(2)}, "step_lock": lock, "interval": 0.1}
     publisher = DeltaPublisher(trained_store(), str(tmp_path / "log"), **options)
@@ -135,7 +135,7 @@ def test_who_holds_the_steps_may_cut_and_close_while_dense_weights_are_due(tmp_p
     assert DENSE_PART in DeltaLog(str(tmp_path / "log")).parts()
 
 
-def test_a_log_that_is_away_gets_the_newest_rows_when_it_is_back(
+def test_an_unavailable_log_gets_the_newest_rows_when_it_recovers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = trained_store()
@@ -160,7 +160,7 @@ def test_a_log_that_is_away_gets_the_newest_rows_when_it_is_back(
     assert blocks(followed(tmp_path / "log")) == blocks(store)
 
 
-def test_a_replaced_publisher_says_so_and_writes_nothing_more(tmp_path: Path) -> None:
+def test_a_replaced_publisher_raises_and_writes_nothing_more(tmp_path: Path) -> None:
     old, new = trained_store(), trained_store()
     first = DeltaPublisher(old, str(tmp_path / "log"))
     assign(old, {1: 1.0, 9: 9.0})
@@ -178,9 +178,7 @@ def test_a_replaced_publisher_says_so_and_writes_nothing_more(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("published_after", [True, False])
-def test_after_a_rollback_what_was_logged_behind_the_checkpoint_is_put_right(
-    tmp_path: Path, published_after: bool
-) -> None:
+def test_a_rollback_corrects_the_rows_logged_after_the_checkpoint(tmp_path: Path, published_after: bool) -> None:
     """The checkpoint has row 1 changed and not logged; behind it, 1 and 2 change, 3 comes, 4 goes, and all is lost."""
     log = str(tmp_path / "log")
 
@@ -280,7 +278,7 @@ def test_a_position_of_another_checkpoint_or_log_is_not_taken() -> None:
     assert LogPosition.of_checkpoint({POSITION_NAME: b"{"}, place="/log", step=7) is None
 
 
-def test_dense_weights_come_behind_the_rows_that_they_were_trained_with(tmp_path: Path) -> None:
+def test_dense_weights_follow_the_rows_that_they_were_trained_with(tmp_path: Path) -> None:
     store, served = trained_store(), serving_store()
     weights = {"bias": torch.tensor([1.0, 2.0])}
     publisher = DeltaPublisher(store, str(tmp_path / "log"), dense=lambda: weights, clock=FakeClock())
@@ -298,7 +296,7 @@ def test_dense_weights_come_behind_the_rows_that_they_were_trained_with(tmp_path
     assert got[0][1] == 1  # the row was there
 
 
-def test_compaction_beside_a_live_writer_lets_a_late_follower_begin_there(tmp_path: Path) -> None:
+def test_compaction_alongside_a_live_writer_lets_a_late_follower_begin_there(tmp_path: Path) -> None:
     log = DeltaLog(tmp_path / "log", segment_bytes=500)
     store = trained_store()
     publisher = DeltaPublisher(store, log)
@@ -355,7 +353,7 @@ def test_an_increment_that_could_not_be_applied_is_applied_the_next_time(
     assert blocks(served) == blocks(store)
 
 
-def test_pausing_holds_and_resuming_goes_on(tmp_path: Path) -> None:
+def test_pause_holds_a_follower_and_resume_continues(tmp_path: Path) -> None:
     store, served = trained_store(), serving_store()
     publisher = DeltaPublisher(store, str(tmp_path / "log"))
     with Follower(served, str(tmp_path / "log")) as follower:

@@ -40,7 +40,7 @@ def read(payloads: RowPayloads, reader: Counting) -> list[bytes]:
 
 
 @pytest.mark.parametrize("at_most", [1, 300, 10_000, 1 << 30])
-def test_pieces_are_whole_blocks_of_bounded_size(changed: tuple[LocalStore, Counting], at_most: int) -> None:
+def test_pieces_are_complete_blocks_of_bounded_size(changed: tuple[LocalStore, Counting], at_most: int) -> None:
     packed = changed[1].packed_changes(state=False)
     pieces = [bytes(piece) for piece in packed.pieces(at_most)]
     assert b"".join(pieces) == bytes(packed.data)

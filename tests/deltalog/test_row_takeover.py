@@ -81,7 +81,7 @@ def test_a_damaged_snapshot_leaves_the_rows_as_they_were(tmp_path: Path) -> None
     assert contents(store) == AFTER
 
 
-def test_who_reads_meanwhile_finds_every_row(tmp_path: Path) -> None:
+def test_a_concurrent_reader_finds_every_row(tmp_path: Path) -> None:
     ids = torch.arange(NUM_ROWS)
     snapshots = [saved(tmp_path / str(each), {"item": dict.fromkeys(range(NUM_ROWS), each)}) for each in (1.0, 2.0)]
     store = new_store()

@@ -93,7 +93,7 @@ def test_inputs_are_known_by_their_sizes_and_types() -> None:
     ],
     ids=["item", "branch", "raises", "generator"],
 )
-def test_what_cannot_be_told_has_no_log(function: Function) -> None:
+def test_an_untraceable_function_has_no_call_log(function: Function) -> None:
     assert logged(function) is None
 
 

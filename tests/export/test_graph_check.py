@@ -140,7 +140,7 @@ def test_inputs_of_a_graph_are_names(document: Any) -> None:
     assert not Path(MARK).exists()
 
 
-def test_what_torch_evaluates_elsewhere_is_left_out(document: Any) -> None:
+def test_code_that_torch_evaluates_elsewhere_is_ignored(document: Any) -> None:
     Path(MARK).unlink(missing_ok=True)
     crafted = copy.deepcopy(document)
     crafted["graph_module"] |= {"guards_code": [RUN], "module_call_graph": [{"fqn": RUN}], "metadata": {"custom": RUN}}
@@ -186,7 +186,7 @@ def test_bytes_that_are_no_graph(text: bytes) -> None:
         graph_from_bytes(text, origin="file 'x'")
 
 
-def test_a_graph_of_a_torch_that_says_it_otherwise_names_both(document: Any) -> None:
+def test_a_graph_in_the_format_of_another_torch_names_both_versions(document: Any) -> None:
     document["torch"] = "9.9.9"
     document["graph_module"]["graph"]["nodes"][0]["inputs"] = [{"other": 1}]
     with pytest.raises(FailedPreconditionError, match=re.escape(f"written by torch 9.9.9, torch {torch.__version__}")):

@@ -137,7 +137,7 @@ def test_slices_and_stacks_are_joined_and_what_else_is_read_stays() -> None:
     assert torch.equal(called(graph, example), model(*example.values()))
 
 
-def test_who_cannot_join_gets_the_inputs_of_the_file() -> None:
+def test_a_loader_that_cannot_join_rows_gets_the_inputs_of_the_file() -> None:
     example = rows_of([3, 3])
     graph = loaded(lambda *rows: torch.cat(rows, 1), example, joins_rows=False)
     assert graph.inputs == (GraphInput("rows", "f0"), GraphInput("rows", "f1"))

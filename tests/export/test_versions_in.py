@@ -19,7 +19,9 @@ def make(folder: Path, name: str, *, whole: bool = True) -> None:
 
 
 @pytest.mark.parametrize("settled", [-1.0, 5.0])
-def test_versions_are_seen_when_they_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: float) -> None:
+def test_versions_are_listed_once_they_are_complete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settled: float
+) -> None:
     monkeypatch.setattr(export_folder, "_SETTLED_SECONDS", settled)
     for name in ("3", "12", "x", "07", "-1", "\u0663", "9" * 30, "1.5"):
         make(tmp_path, name)
@@ -48,7 +50,7 @@ def test_a_folder_that_did_not_change_is_not_listed_again(tmp_path: Path, monkey
     assert len(listed) == 1
 
 
-def test_of_very_many_the_highest_are_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_very_many_versions_only_the_highest_are_scanned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export_folder, "MOST_VERSIONS", 3)
     for number in range(10):
         make(tmp_path, str(number))

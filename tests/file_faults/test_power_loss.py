@@ -122,16 +122,16 @@ class TestTheDisk:
             disk.apply(Change(kind, f"{folder}/{name}".rstrip("/"), offset, data))
         return disk.after_power_loss(lambda: False)
 
-    def test_bytes_that_were_not_synced_are_gone_though_the_name_is_there(self, folder: Path) -> None:
+    def test_unsynced_bytes_are_lost_though_the_name_persists(self, folder: Path) -> None:
         made = [("c", "new", 0, b""), ("w", "new", 0, b"bytes"), ("s", "", 0, b"")]
         assert self.lost(folder, *made) == {"new": b"", "old": b"old"}
         assert self.lost(folder, *made, ("s", "new", 0, b"")) == {"new": b"bytes", "old": b"old"}
 
-    def test_a_name_is_gone_though_the_bytes_were_synced(self, folder: Path) -> None:
+    def test_a_name_is_lost_though_the_bytes_were_synced(self, folder: Path) -> None:
         made = [("c", "new", 0, b""), ("w", "new", 0, b"bytes"), ("s", "new", 0, b"")]
         assert self.lost(folder, *made) == {"old": b"old"}
 
-    def test_a_rename_and_a_removal_come_back(self, folder: Path) -> None:
+    def test_an_unsynced_rename_and_an_unsynced_removal_are_reverted(self, folder: Path) -> None:
         assert self.lost(folder, ("u", "old", 0, b"")) == {"old": b"old"}
         renamed = ("r", "old", 0, f"{folder}/renamed".encode())
         assert self.lost(folder, renamed) == {"old": b"old"}
@@ -140,7 +140,7 @@ class TestTheDisk:
     def test_what_is_cut_and_written_again_is_as_it_was(self, folder: Path) -> None:
         assert self.lost(folder, ("t", "old", 0, b""), ("w", "old", 0, b"ne")) == {"old": b"old"}
 
-    def test_a_folder_is_there_when_the_one_above_was_synced(self, folder: Path) -> None:
+    def test_a_folder_persists_once_its_parent_was_synced(self, folder: Path) -> None:
         made = [("m", "sub", 0, b""), ("c", "sub/file", 0, b""), ("s", "sub", 0, b"")]
         assert self.lost(folder, *made) == {"old": b"old"}
         assert self.lost(folder, *made, ("s", "", 0, b"")) == {"old": b"old", "sub": None, "sub/file": b""}

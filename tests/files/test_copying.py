@@ -83,7 +83,7 @@ def test_a_tree_goes_to_a_remote_file_system_and_back(tmp_path: Path, memory: An
     assert read_tree(tmp_path / "back") == contents
 
 
-def test_a_tree_that_is_not_there(tmp_path: Path) -> None:
+def test_copying_a_missing_tree_is_skipped_or_raises(tmp_path: Path) -> None:
     (tmp_path / "dst").mkdir()
     CopyRecursively(str(tmp_path / "src"), str(tmp_path / "dst"))
     assert (tmp_path / "dst").is_dir()  # nothing was removed
@@ -116,7 +116,7 @@ def test_a_file_goes_anywhere_and_folders_are_made(tmp_path: Path, memory: Any) 
     assert [path.name for path in (tmp_path / "also" / "new").iterdir()] == ["file"]
 
 
-def test_a_file_is_replaced_only_if_asked(tmp_path: Path) -> None:
+def test_a_file_is_replaced_only_with_overwrite(tmp_path: Path) -> None:
     src, dst = tmp_path / "src", tmp_path / "dst"
     src.write_text("new")
     dst.write_text("old")
@@ -127,7 +127,7 @@ def test_a_file_is_replaced_only_if_asked(tmp_path: Path) -> None:
     assert dst.read_text() == "new"
 
 
-def test_a_file_that_is_not_there(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_copying_a_missing_file_is_skipped_or_raises(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
         CopyFile(str(tmp_path / "src"), str(tmp_path / "dst"))
     assert "which does not exist" in caplog.text
@@ -145,7 +145,7 @@ def test_a_failure_is_tried_again_after_a_while(flaky: FlakyFileSystem, tmp_path
     assert clock.monotonic() == pytest.approx(0.1 + 0.2 + 0.4)
 
 
-def test_after_the_last_attempt_the_cause_is_told(flaky: FlakyFileSystem, tmp_path: Path) -> None:
+def test_after_the_last_attempt_the_cause_is_raised(flaky: FlakyFileSystem, tmp_path: Path) -> None:
     flaky.pipe_file("/file", b"content")
     flaky.failures += [ConnectionResetError("reset")] * 5
     clock = FakeClock()
@@ -180,7 +180,7 @@ def test_numbers_below_one_are_refused(options: dict[str, int], tmp_path: Path) 
         CopyRecursively(str(tmp_path), str(tmp_path / "dst"), **options)  # type: ignore[arg-type]
 
 
-def test_arguments_go_by_place_as_users_know_them(tmp_path: Path) -> None:
+def test_positional_arguments_keep_the_order_users_expect(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "file").write_text("text")
     source, target = str(tmp_path / "folder" / "file"), str(tmp_path / "copy")

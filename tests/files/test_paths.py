@@ -27,12 +27,12 @@ def test_what_does_not(path: str) -> None:
     assert not isabs(path)
 
 
-def test_the_function_of_python_is_left_alone() -> None:
+def test_the_function_of_python_is_unchanged() -> None:
     assert not os.path.isabs("hdfs:/x")  # noqa: PTH117 - that it is as it was
 
 
 @given(LOCAL)
-def test_without_a_protocol_it_is_what_python_says(path: str) -> None:
+def test_without_a_protocol_paths_behave_as_in_python(path: str) -> None:
     assert basename(path) == os.path.basename(path)  # noqa: PTH119 - the reference
     assert isabs(path) == os.path.isabs(path)  # noqa: PTH117 - the reference
     assert join("x", path) == os.path.join("x", path)  # noqa: PTH118 - the reference

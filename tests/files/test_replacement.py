@@ -11,7 +11,7 @@ from monolith.errors import InvalidArgumentError, NotFoundError
 from monolith.files import replaced_file
 
 
-def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
+def test_the_old_file_stays_until_the_new_one_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
     with replaced_file(path) as temporary:
@@ -21,7 +21,7 @@ def test_the_old_file_stays_until_the_new_one_is_whole(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_an_error_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> None:
+def test_an_error_keeps_the_existing_file_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
     with pytest.raises(ArithmeticError), replaced_file(path) as temporary:  # noqa: PT012 - what was half written

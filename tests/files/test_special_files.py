@@ -33,7 +33,7 @@ def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path, write: Callable[[str, 
     assert sorted(each.name for each in tmp_path.iterdir()) == ["pipe", "source"]
 
 
-def test_a_file_is_opened_once_it_is_there_and_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_file_is_opened_once_it_exists_and_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     place = tmp_path / "later"
     assert open_if_there(str(place)) is None
     place.write_bytes(b"x")

@@ -93,7 +93,7 @@ def test_it_lists_the_kinds_by_their_numbers(project_root: Path, page: str) -> N
     assert (number(protocol, "kError"), number(protocol, "kGreeting"), number(protocol, "kFirstOwn")) == (0, 1, 16)
 
 
-def test_a_server_takes_the_greeting_of_the_page_and_answers_as_the_page_says(page: str) -> None:
+def test_a_server_accepts_the_greeting_of_the_page_and_answers_as_the_page_specifies(page: str) -> None:
     class Silent:
         def greet(self, words: bytes, peer: str) -> bytes:
             assert words == b"hello"

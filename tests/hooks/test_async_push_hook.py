@@ -21,7 +21,7 @@ def put_all(queue: BoundedQueue[int], *numbers: int) -> None:
         queue.put(number)
 
 
-def test_nothing_runs_beside_the_first_step_and_the_rest_runs_at_the_end() -> None:
+def test_nothing_runs_alongside_the_first_step_and_the_rest_runs_at_the_end() -> None:
     queue, done, hook = pushing()
     seen = []
     with StepLoop([hook]) as loop:
@@ -40,7 +40,7 @@ def test_steps_that_queue_nothing_run_nothing_and_wait_for_nothing() -> None:
     assert done == [0, 3]
 
 
-def test_several_of_one_step_run_beside_the_next() -> None:
+def test_several_pushes_of_one_step_run_alongside_the_next() -> None:
     queue, done, hook = pushing()
     with StepLoop([hook]) as loop:
         loop.run(lambda: put_all(queue, 0, 1, 2))

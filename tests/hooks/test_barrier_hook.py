@@ -13,7 +13,7 @@ from monolith.hooks import BarrierHook, BarrierSaverListener
 from monolith.testing import FakeClock, StepLoop
 
 
-def test_a_worker_stops_before_its_next_step_and_goes_on() -> None:
+def test_a_worker_stops_before_its_next_step_and_resumes() -> None:
     clock = FakeClock(blocking=True)
     barrier = BarrierOp(2, clock=clock)
     steps: list[int] = []
@@ -74,7 +74,7 @@ def test_a_save_begins_when_the_worker_has_come() -> None:
     assert barrier.is_barrier_removed()
 
 
-def test_a_save_goes_on_without_a_worker_that_does_not_come(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_save_proceeds_without_a_worker_that_does_not_arrive(caplog: pytest.LogCaptureFixture) -> None:
     clock = FakeClock()
     barrier = BarrierOp(3, clock=clock)
     barrier.enter(2)

@@ -83,7 +83,7 @@ def train(hooks: list[Hook], state: TrainState, count: int) -> StepLoop:
     return loop
 
 
-def test_nothing_at_first_then_every_so_many_steps_and_one_at_the_end(tmp_path: Path) -> None:
+def test_saves_happen_not_at_first_but_every_n_steps_and_at_the_end(tmp_path: Path) -> None:
     state = small_state()
     seen = []
 
@@ -184,7 +184,7 @@ def test_one_failure_is_made_good_by_the_second_attempt(tmp_path: Path) -> None:
     assert recorder.timer("t.save_checkpoint_time", {"mode": "full"}).count == 1
 
 
-def test_two_failures_are_raised_and_the_guard_hears_the_end(tmp_path: Path) -> None:
+def test_two_failures_are_raised_and_the_guard_is_notified_of_the_end(tmp_path: Path) -> None:
     state, guard = small_state(), Listener()
     saver = FailingSaver(tmp_path)
     saver.failures = 9
@@ -232,7 +232,7 @@ def test_a_failure_in_the_background_is_noticed_and_made_good(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_a_session_that_is_lost_beside_a_save_learns_how_that_ended(
+def test_a_session_lost_during_a_background_save_learns_how_that_ended(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, *, fails: bool
 ) -> None:
     state, may_write = small_state(), threading.Event()
@@ -290,7 +290,7 @@ def test_dense_only_saves_skip_what_the_full_saver_has_and_make_no_last_one(tmp_
     assert steps_in(tmp_path / "dense_only") == {2, 6}
 
 
-def test_the_last_save_can_be_forced_or_left_out(tmp_path: Path) -> None:
+def test_the_last_save_can_be_forced_or_skipped(tmp_path: Path) -> None:
     for final, expected in (("always", {2}), ("never", set())):
         state = small_state()
         folder = tmp_path / final
@@ -299,7 +299,7 @@ def test_the_last_save_can_be_forced_or_left_out(tmp_path: Path) -> None:
         assert steps_in(folder) == expected
 
 
-def test_two_chiefs_are_told_before_they_train(tmp_path: Path) -> None:
+def test_two_chiefs_are_reported_before_they_train(tmp_path: Path) -> None:
     state = small_state()
     reason = r"in use by process \d+ on host .*\(this process\)"
     with (

@@ -20,13 +20,13 @@ def none_is_open() -> Iterator[None]:
     assert get_current_session() is None
 
 
-def test_a_loop_that_ends_by_an_error_is_forgotten() -> None:
+def test_a_loop_that_ends_by_an_error_is_released() -> None:
     """`end` is not called then."""
     with pytest.raises(ZeroDivisionError), StepLoop([SetCurrentSessionHook()]) as loop:
         loop.run(lambda: 1 // 0)
 
 
-def test_a_loop_whose_next_hook_fails_is_forgotten() -> None:
+def test_a_loop_whose_next_hook_fails_is_released() -> None:
     class Failing(Hook):
         def after_run(self, context: StepContext) -> None:
             raise RuntimeError("no")
@@ -35,7 +35,7 @@ def test_a_loop_whose_next_hook_fails_is_forgotten() -> None:
         loop.run(lambda: None)
 
 
-def test_it_is_forgotten_at_the_end_before_it_is_closed() -> None:
+def test_the_session_is_released_at_the_end_before_it_is_closed() -> None:
     """What the specification asks of `end`."""
     hook, session = SetCurrentSessionHook(), FakeSession()
     hook.after_create_session(session)

@@ -57,7 +57,7 @@ def test_what_makes_no_sense_is_refused(options: dict[str, Any], text: str) -> N
         EarlyStop(**options)
 
 
-def test_the_hook_asks_now_and_then_and_stops() -> None:
+def test_the_hook_evaluates_periodically_and_stops() -> None:
     asked: list[int] = []
 
     def evaluate(session: Any) -> float | None:

@@ -63,7 +63,7 @@ def test_a_hook_that_fails_after_it_ends_the_thread() -> None:
     assert hook.runner.threads == []
 
 
-def test_a_rebuilt_session_goes_on_where_the_first_one_stopped() -> None:
+def test_a_rebuilt_session_resumes_where_the_first_one_stopped() -> None:
     take, queue = queue_of(iter(range(100)).__next__, capacity=3)
     hook = EnqueueHook(queue)
     taken = []

@@ -142,7 +142,7 @@ class TestRefused:
     @pytest.mark.parametrize(
         "intervals", [{}, {"every_steps": 1, "every_secs": 1.0}, {"every_steps": 0}, {"every_secs": -1.0}]
     )
-    def test_intervals_that_say_nothing(self, intervals: dict[str, Any]) -> None:
+    def test_missing_conflicting_or_nonpositive_intervals_are_rejected(self, intervals: dict[str, Any]) -> None:
         with pytest.raises(ValueError, match="every_"):
             EvictionHook(**intervals)
 

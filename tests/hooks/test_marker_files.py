@@ -246,7 +246,7 @@ class TestBarrierSaverListener:
     def test_alone_it_does_not_wait(self) -> None:
         SyncTrainingBarrierSaverListener().after_save(FakeSession(), 7)
 
-    def test_a_rank_that_is_gone_is_logged(
+    def test_an_unreachable_rank_is_logged(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         def fail(tensor: Tensor) -> Tensor:

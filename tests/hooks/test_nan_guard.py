@@ -50,7 +50,7 @@ def test_numbers_pass(loss: Tensor | float | None) -> None:
     assert not session.stop_requested
 
 
-def test_it_looks_at_every_third_step_only() -> None:
+def test_the_guard_checks_every_third_step_only() -> None:
     looks: list[int] = []
     with StepLoop([NanTensorHook(every_steps=3, loss=lambda session: looks.append(session.global_step))]) as loop:
         for _ in range(10):
@@ -68,7 +68,7 @@ def test_it_reads_what_the_step_returned() -> None:
     assert loop.stop_requested
 
 
-def test_what_stands_behind_it_is_not_reached() -> None:
+def test_hooks_after_the_guard_are_not_reached() -> None:
     saved: list[int] = []
 
     class Saver(NanTensorHook):

@@ -62,7 +62,7 @@ class Recorded:
             assert self._changed.wait_for(lambda: len(self.limits) >= count, 60)
 
 
-def test_every_step_is_pushed_and_receivers_are_asked_for_again_after_a_hundred_seconds() -> None:
+def test_every_step_is_pushed_and_receivers_are_queried_again_after_a_hundred_seconds() -> None:
     clock = FakeClock()
     backend = Recorded()
     session = FakeSession()
@@ -94,7 +94,7 @@ def test_a_push_that_fails_ends_neither_the_thread_nor_the_session() -> None:
     assert len(backend.limits) >= 5
 
 
-def test_a_session_that_is_rebuilt_goes_on_with_one_thread_and_the_last_push_comes_at_its_end() -> None:
+def test_a_rebuilt_session_continues_with_one_thread_and_makes_the_last_push_at_its_end() -> None:
     backend = Recorded()
     session = FakeSession()
     hook = ParameterSyncHook(backend, 0)

@@ -102,7 +102,7 @@ def test_the_trace_of_torch_shows_what_ran(tmp_path: Path) -> None:
     assert names.count("aten::mm") == 2
 
 
-def test_a_trace_that_cannot_be_written_is_logged_and_training_goes_on(
+def test_a_trace_that_cannot_be_written_is_logged_and_training_continues(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(FakeProfiler):

@@ -32,7 +32,7 @@ class Servers:
         ]
 
 
-def test_workers_wait_while_a_server_is_over_its_limit_and_go_on_afterwards(caplog: pytest.LogCaptureFixture) -> None:
+def test_workers_wait_while_a_server_is_over_its_limit_and_resume_afterwards(caplog: pytest.LogCaptureFixture) -> None:
     clock, barrier, servers = FakeClock(), BarrierOp(2), Servers(3 * GIB, 4 * GIB)
     hook = PsHealthHook(servers, barrier, clock=clock)
     assert hook.look()
@@ -60,7 +60,7 @@ def test_a_server_without_a_limit_has_none() -> None:
     assert not ServerHealth(0, "a:1", 1 << 60, 0).out_of_memory
 
 
-def test_the_barrier_of_a_save_is_not_taken_over_and_training_stops_soon_after_it() -> None:
+def test_the_barrier_of_a_save_is_not_replaced_and_training_stops_soon_after_it() -> None:
     barrier, servers = BarrierOp(2), Servers(5 * GIB, GIB)
     hook = PsHealthHook(servers, barrier)
     barrier.place_barrier("Save")
@@ -74,7 +74,7 @@ def test_the_barrier_of_a_save_is_not_taken_over_and_training_stops_soon_after_i
     assert barrier.is_barrier_placed()
 
 
-def test_who_resumes_training_without_giving_memory_is_stopped_again() -> None:
+def test_resuming_training_without_freeing_memory_stops_it_again() -> None:
     barrier = BarrierOp(2)
     hook = PsHealthHook(Servers(5 * GIB), barrier)
     assert hook.look()
@@ -100,7 +100,7 @@ def test_a_silent_server_neither_stops_nor_resumes_training(caplog: pytest.LogCa
     assert not barrier.is_barrier_placed()
 
 
-def test_the_thread_looks_at_once_and_again_and_survives_failures(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_thread_polls_immediately_and_repeatedly_and_survives_failures(caplog: pytest.LogCaptureFixture) -> None:
     class Failing(Servers):
         def health(self) -> list[ServerHealth | None]:
             super().health()

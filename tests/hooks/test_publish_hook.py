@@ -60,7 +60,7 @@ def test_statistics_of_a_normalisation_reach_followers_with_the_weights(tmp_path
         assert norm.num_batches_tracked == 6
 
 
-def test_a_run_that_starts_its_dense_part_anew_goes_on_with_the_log_where_its_rows_were(tmp_path: Path) -> None:
+def test_a_run_that_restarts_its_dense_part_resumes_the_log_where_its_rows_were(tmp_path: Path) -> None:
     """`clear_nn` keeps rows, and so the position of the log: nothing but the rows behind it is published again."""
     Trainer(ExampleTask(), config(tmp_path)).train(steps=4)
     log = DeltaLog(tmp_path / "delta_log")

@@ -52,7 +52,7 @@ def test_by_seconds_and_with_steps_of_other_workers() -> None:
     assert [(rate.global_step, rate.steps_per_second) for rate in reports] == [(40, 4.0)]
 
 
-def test_a_rebuilt_session_starts_to_count_anew() -> None:
+def test_a_rebuilt_session_counts_from_scratch() -> None:
     clock, session = FakeClock(), FakeSession()
     reports: list[StepRate] = []
     hook = StepCounterHook(every_steps=10, report=reports.append, clock=clock)

@@ -70,7 +70,7 @@ def run(*hooks: Hook, batches: int = 20, task: ExampleTask | None = None) -> Ses
     return session
 
 
-def test_a_record_comes_every_so_many_steps_and_at_the_end_for_the_rest() -> None:
+def test_a_record_is_written_every_n_steps_and_at_the_end_for_the_rest() -> None:
     kept, losses = Kept(), Losses()
     run(losses, RecordHook(kept, every_steps=8))
     assert [step for step, _ in kept.records] == [8, 16, 20]
@@ -244,7 +244,7 @@ class FakeRun:
         self.is_finished = True
 
 
-def test_wandb_goes_on_with_a_run_that_is_active_and_leaves_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wandb_continues_an_active_run_and_keeps_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
     active = FakeRun()
     monkeypatch.setattr(wandb, "run", active)
     kept = Kept()
@@ -277,7 +277,7 @@ def test_mlflow_gets_the_records_and_its_run_is_ended(local_mlflow: Any) -> None
 
 
 @pytest.mark.filterwarnings("ignore")  # of the package itself
-def test_mlflow_goes_on_with_a_run_that_is_active_and_leaves_it_open(local_mlflow: Any) -> None:
+def test_mlflow_continues_an_active_run_and_keeps_it_open(local_mlflow: Any) -> None:
     with mlflow.start_run() as active:
         run(MlflowHook(every_steps=10))
         assert mlflow.active_run() is not None
@@ -285,7 +285,7 @@ def test_mlflow_goes_on_with_a_run_that_is_active_and_leaves_it_open(local_mlflo
 
 
 @pytest.mark.parametrize(("hook", "package"), [(WandbHook, "wandb"), (MlflowHook, "mlflow")])
-def test_a_tracker_is_imported_when_a_run_begins_and_its_absence_said(
+def test_a_tracker_is_imported_when_a_run_begins_and_its_absence_reported(
     hook: type[WandbHook | MlflowHook], package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)

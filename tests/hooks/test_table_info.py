@@ -35,14 +35,14 @@ def test_every_ten_minutes_the_rows_of_each_table(caplog: pytest.LogCaptureFixtu
     assert sizes == [3, 7]
 
 
-def test_a_session_without_tables_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_session_without_tables_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     hook = SyncTrainingInfoHook(clock=FakeClock())
     with caplog.at_level(logging.INFO):
         hook.after_run(FakeSession().context())
     assert "0 rows in 0.0 MiB: no table" in caplog.text
 
 
-def test_times_that_lay_far_ahead_are_told() -> None:
+def test_times_that_lay_far_ahead_are_reported() -> None:
     table = ml.HashTable(ml.TableConfig([ml.Segment(1)], name="user"))
     table.assign([1], [[1.0]], time=1_700_000_000)
     assert describe_tables({"": table.store}).endswith(": user 1")

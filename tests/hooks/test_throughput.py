@@ -15,7 +15,7 @@ from monolith.testing import FakeClock, StepLoop
 TAGS = {"model_name": "ranker", "cluster_type": "tide"}
 
 
-def test_the_heart_beats_while_the_session_is_open_and_says_when_it_stops() -> None:
+def test_the_heartbeat_is_sent_while_the_session_is_open_and_reports_when_it_stops() -> None:
     clock, recorder = FakeClock(now=1000), MetricRecorder()
     hook = HeartbeatHook(metrics=MetricClient("m", recorder=recorder), clock=clock)
     with StepLoop([hook]):
@@ -105,7 +105,7 @@ def test_steps_that_a_restore_took_back_are_not_counted_twice() -> None:
     assert recorder.read() == []
 
 
-def test_a_cluster_is_stable_unless_told_otherwise() -> None:
+def test_a_cluster_is_stable_unless_configured_otherwise() -> None:
     clock, recorder, session = FakeClock(), MetricRecorder(), FakeSession()
     hook = ThroughputMetricHook("ranker", metrics=MetricClient("m", recorder=recorder), clock=clock)
     hook.before_run(session.context())

@@ -175,7 +175,7 @@ class TestSecondOrStepTimerWithTideSetting:
         timer.update_last_triggered_step(2)
         assert not timer.should_trigger_for_step(3)
 
-    def test_an_interval_for_a_window_that_is_not_there_is_refused(self) -> None:
+    def test_an_interval_for_a_missing_window_is_rejected(self) -> None:
         with pytest.raises(ValueError, match="interval outside a tide window"):
             SecondOrStepTimerWithTideSetting(every_steps=1, tide_every_secs=10)
         with pytest.raises(ValueError, match="tide_every_secs must be > 0, got 0"):

@@ -80,7 +80,7 @@ def test_hook_helper() -> None:
 
 
 @pytest.mark.parametrize("worker_idx", [0, 1])
-def test_workers_that_could_never_hear_of_each_other_are_refused(worker_idx: int) -> None:
+def test_workers_that_could_never_reach_each_other_are_rejected(worker_idx: int) -> None:
     """A worker with flags of its own would wait for ever, a chief end before its workers."""
     with pytest.raises(
         ValueError, match=rf"worker {worker_idx} of 2 .* needs flags, got none\..*InProcessFlags\(num_workers\)"
@@ -92,7 +92,7 @@ def test_workers_that_could_never_hear_of_each_other_are_refused(worker_idx: int
     assert TrainingHooksHelper(False, 2, worker_idx).training_hooks == ()
 
 
-def test_the_arguments_have_the_order_that_users_know() -> None:
+def test_the_arguments_have_the_order_that_users_expect() -> None:
     clock = FakeClock()
     flags = InProcessFlags(2, clock=clock)
     helper = SyncHelper(2, True, flags=flags)
@@ -107,7 +107,7 @@ def test_the_arguments_have_the_order_that_users_know() -> None:
     assert hook.timeout_seconds == 1800
 
 
-def test_a_worker_says_once_a_minute_that_it_waits(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_logs_once_a_minute_that_it_waits(caplog: pytest.LogCaptureFixture) -> None:
     session = FakeSession()
     clock = SleepCalls(lambda: session.request_stop() if clock.monotonic() >= 121 else None)
     with caplog.at_level(logging.INFO):

@@ -67,7 +67,7 @@ class TestLeases:
         assert (e.value.seconds_left, e.value.renewals) == (7.0, 1)
         assert members.join(claim(0, 2), 14.0) == 2
 
-    def test_one_whose_connection_has_ended_has_a_moment_to_come_back(self) -> None:
+    def test_a_member_whose_connection_has_ended_has_a_grace_period_to_reconnect(self) -> None:
         members = JobMembers()
         members.join(claim(0, 1), 0.0)
         members.connect(CHIEF, 1, 0.0)
@@ -85,7 +85,7 @@ class TestLeases:
         members.disconnect(1, 2.0)
         assert members.is_alive(CHIEF, 9.0)
 
-    def test_who_was_replaced_is_told_and_who_was_not_goes_on(self) -> None:
+    def test_a_replaced_member_gets_an_error_and_one_not_replaced_continues(self) -> None:
         members = JobMembers()
         members.join(claim(0, 1), 0.0)
         assert not members.is_alive(CHIEF, 20.0)
@@ -104,7 +104,7 @@ class TestLeases:
         members.leave(CHIEF, 1)
         assert members.is_alive(CHIEF, 41.0), "the one before cannot give it up"
 
-    def test_who_announces_itself_again_keeps_its_incarnation(self) -> None:
+    def test_a_member_that_announces_itself_again_keeps_its_incarnation(self) -> None:
         members = JobMembers()
         with pytest.raises(NotFoundError):
             members.renew(CHIEF, 1, 0.0)
@@ -125,7 +125,7 @@ class TestLeases:
         members.leave(CHIEF, 2)
         assert members.join(claim(0, 4), 0.0) == 4
 
-    def test_a_coordinator_that_stood_still_gives_everybody_that_time_back(self) -> None:
+    def test_a_coordinator_that_was_suspended_extends_every_lease_by_that_time(self) -> None:
         """As after SIGSTOP of the home server: renewals wait in its sockets while its clock goes on."""
         job = two()
         wait_until(job, 0.0, 5.0, (CHIEF, 10), (WORKER, 11))
@@ -136,14 +136,14 @@ class TestLeases:
         wait_until(job, 500.0, 500.0 + LEASE)
         assert [each.alive for each in job.state(500.0 + LEASE).members] == [False, False]
 
-    def test_who_was_lost_before_a_pause_does_not_come_back_by_it(self) -> None:
+    def test_a_member_lost_before_a_pause_is_not_revived_by_it(self) -> None:
         job = two()
         wait_until(job, 0.0, 11.0, (CHIEF, 10))
         job.tick(steps=0, clocks={}, now=1000.0)
         assert [each.alive for each in job.state(1000.0).members] == [True, False]
 
 
-class TestWhatMembersSay:
+class TestMemberReports:
     def test_versions_grow_with_what_is_new_and_not_with_figures(self) -> None:
         job = two()
         first = job.state(0.0)
@@ -177,7 +177,7 @@ class TestWhatMembersSay:
         assert (state.barrier_placed, state.barrier_action, set(state.blocked)) == (False, "", {1})
         assert "the barrier falls: worker 0, which had placed it (action 'Save'), was lost" in caplog.text
 
-    def test_calls_of_who_is_nobody_change_nothing(self) -> None:
+    def test_calls_of_an_unknown_member_change_nothing(self) -> None:
         job = two()
         before = job.state(0.1)
         for place, token in ((CHIEF, 99), (("worker", 5), 10), (("ps", 0), 10)):
@@ -220,7 +220,7 @@ class TestEndsOfInputs:
         restored.tick(steps=0, clocks=CLOCKS, now=0.2)
         assert restored.state(0.2).finished == {1}
 
-    def test_a_worker_that_is_here_says_itself_when_its_input_has_ended(self) -> None:
+    def test_a_present_worker_reports_itself_when_its_input_has_ended(self) -> None:
         before = two()
         before.tick(steps=13, clocks=CLOCKS, now=0.1)
         before.finish(WORKER, 11, clocks=CLOCKS, now=0.1)
@@ -261,7 +261,7 @@ class TestEndsOfInputs:
         assert dict(after.state(0.1).lost_updates) == {(1, 3): 4}
         assert after.join(claim(1, 11, incarnation=1), num_workers=2, now=0.2) == 1
 
-    def test_only_workers_that_took_files_are_lost_and_only_after_a_whole_lease_adopted(self) -> None:
+    def test_only_workers_that_took_files_are_lost_and_only_after_a_full_lease_adopted(self) -> None:
         job = two()
         job.note_takers({1, 5})
         assert (set(job.state(0.1).lost), set(job.state(0.1).adoptable)) == ({5}, {5}), (
@@ -282,7 +282,7 @@ class TestEndsOfInputs:
         with pytest.raises(FailedPreconditionError):
             job.release(CHIEF, 10, worker=1, finished=True, clocks={}, now=11.3)
 
-    def test_a_worker_that_is_still_to_come_is_not_adopted_at_once(self) -> None:
+    def test_a_worker_that_has_yet_to_join_is_not_adopted_immediately(self) -> None:
         """As after a restore: its number took files, and its process starts slowly."""
         job = Coordinator(7, 0.0)
         job.join(claim(0, 10), num_workers=2, now=0.0)

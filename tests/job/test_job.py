@@ -63,7 +63,7 @@ def hears(member: JobClient, state: object) -> bool:
     return member.wait_for(state, timeout_seconds=PATIENCE_SECONDS)
 
 
-def test_what_a_member_says_all_hear(job: Job) -> None:
+def test_all_members_receive_what_one_member_reports(job: Job) -> None:
     chief, worker = job.join(0), job.join(1)
     chief.flags.set(0, True)
     worker.flags.set(1, True)
@@ -83,7 +83,7 @@ def test_what_a_member_says_all_hear(job: Job) -> None:
         assert dict(state.lost_updates) == {(1, 3): 7}
 
 
-def test_a_home_server_that_moves_just_before_a_call_is_asked_where_it_is(
+def test_a_home_server_that_moves_just_before_a_call_is_called_at_its_new_address(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = job.cluster()
@@ -103,7 +103,7 @@ def test_a_home_server_that_moves_just_before_a_call_is_asked_where_it_is(
     assert worker.state.stop_requested
 
 
-def test_a_member_sees_what_it_said_at_once(job: Job) -> None:
+def test_a_member_sees_its_own_change_immediately(job: Job) -> None:
     chief = job.join(0)
     for number in range(50):
         chief.set_step_offset(number)
@@ -156,7 +156,7 @@ def test_the_barrier_of_processes_is_a_barrier(job: Job) -> None:
         worker.barrier.enter(0)
 
 
-def test_a_barrier_that_is_placed_while_the_home_server_begins_anew_is_the_callers_own(job: Job) -> None:
+def test_a_barrier_that_is_placed_while_the_home_server_restarts_is_the_callers_own(job: Job) -> None:
     cluster = job.cluster()
     chief = job.join(0, cluster=cluster)
     with ExitStack() as ended:
@@ -193,7 +193,7 @@ def test_a_save_does_not_wait_for_workers_that_do_not_train(job: Job) -> None:
     assert time.monotonic() - begun < PATIENCE_SECONDS
 
 
-def test_an_index_twice_is_refused_and_says_who_has_it(job: Job) -> None:
+def test_a_duplicate_index_is_rejected_and_its_holder_named(job: Job) -> None:
     job.join(0, lease_seconds=1.0)
     with pytest.raises(AlreadyExistsError, match=r"worker 0 is the process at host0:1, which renewed .* s ago; start"):
         job.join(0)
@@ -215,7 +215,7 @@ def test_others_of_another_size_are_refused(job: Job) -> None:
     assert job.join(2, num_workers=3).state.num_workers == 3
 
 
-def test_a_waiting_thread_is_woken_when_it_gives_up(job: Job) -> None:
+def test_a_waiting_thread_wakes_when_its_wait_is_cancelled(job: Job) -> None:
     chief = job.join(0)
     stop = threading.Event()
     stop.set()
@@ -223,7 +223,7 @@ def test_a_waiting_thread_is_woken_when_it_gives_up(job: Job) -> None:
     assert not chief.wait_for(lambda state: state.restored, timeout_seconds=0.01)
 
 
-def test_who_was_replaced_is_told(job: Job) -> None:
+def test_a_replaced_member_gets_an_error(job: Job) -> None:
     """As after SIGSTOP for longer than the lease: another process has the number by then."""
     cluster = job.cluster()
     before = job.join(1, cluster=cluster)
@@ -241,7 +241,7 @@ def test_who_was_replaced_is_told(job: Job) -> None:
     assert not after.state.finished
 
 
-def test_a_job_of_a_closed_client_says_so(job: Job) -> None:
+def test_a_job_of_a_closed_client_raises(job: Job) -> None:
     chief = job.join(0)
     chief.close()
     chief.close()
@@ -249,7 +249,7 @@ def test_a_job_of_a_closed_client_says_so(job: Job) -> None:
         chief.finish()
 
 
-def test_a_stop_is_forgotten_with_the_last_worker(job: Job) -> None:
+def test_a_stop_is_discarded_with_the_last_worker(job: Job) -> None:
     chief = job.join(0)
     chief.request_stop()
     assert chief.state.stop_requested
@@ -257,7 +257,7 @@ def test_a_stop_is_forgotten_with_the_last_worker(job: Job) -> None:
     assert not job.join(0).state.stop_requested
 
 
-def test_a_state_before_anything_was_heard_is_empty() -> None:
+def test_a_state_before_anything_was_received_is_empty() -> None:
     state = JobState()
     assert (state.global_step, state.blocked, state.awaited, state.member("worker", 0)) == (
         0,

@@ -134,7 +134,7 @@ def test_the_number_of_a_killed_worker_is_free_before_its_lease_has_ended(home: 
     assert [each.incarnation for each in again.state.members] == [1, 2]
 
 
-def test_a_worker_that_stood_still_and_was_not_replaced_goes_on(home: Home) -> None:
+def test_a_worker_that_was_suspended_and_not_replaced_resumes(home: Home) -> None:
     chief = home.join(0)
     worker = home.start(1, TRAIN, lease=0.5)
     assert hears(chief, lambda state: state.training == {1})
@@ -145,7 +145,7 @@ def test_a_worker_that_stood_still_and_was_not_replaced_goes_on(home: Home) -> N
 
 
 @pytest.mark.slow
-def test_a_worker_that_stood_still_and_was_replaced_is_told(home: Home) -> None:
+def test_a_worker_that_was_suspended_and_replaced_gets_an_error(home: Home) -> None:
     chief = home.join(0)
     worker = home.start(1, SAY_HOW_IT_ENDS, lease=0.5)
     worker.stop()
@@ -173,7 +173,7 @@ def test_a_barrier_falls_with_the_chief_that_placed_it(home: Home) -> None:
     assert worker.barrier.wait_removed(PATIENCE_SECONDS)
 
 
-def test_members_announce_themselves_to_a_home_server_that_has_begun_anew(home: Home) -> None:
+def test_members_announce_themselves_to_a_restarted_home_server(home: Home) -> None:
     """What they are and do comes back with them; what was restored does not, without the record of the server."""
     chief, worker = home.join(0), home.join(1)
     worker.flags.set(1, True)
@@ -191,7 +191,7 @@ def test_members_announce_themselves_to_a_home_server_that_has_begun_anew(home: 
     assert worker.barrier.wait_removed(PATIENCE_SECONDS)
 
 
-def test_without_its_home_server_a_member_says_so_and_is_woken_when_it_is_back(home: Home) -> None:
+def test_without_its_home_server_a_member_raises_and_is_woken_when_it_restarts(home: Home) -> None:
     chief = home.join(0)
     assert hears(chief, lambda _: chief.is_connected)
     home.process.kill()
@@ -206,7 +206,7 @@ def test_without_its_home_server_a_member_says_so_and_is_woken_when_it_is_back(h
     assert hears(chief, lambda _: chief.is_connected)
 
 
-def test_who_leaves_while_the_home_server_is_away_does_not_wait_for_it(home: Home) -> None:
+def test_a_member_that_leaves_while_the_home_server_is_unavailable_does_not_wait_for_it(home: Home) -> None:
     chief = home.join(0)
     home.process.kill()
     begun = time.monotonic()
@@ -214,7 +214,7 @@ def test_who_leaves_while_the_home_server_is_away_does_not_wait_for_it(home: Hom
     assert time.monotonic() - begun < PATIENCE_SECONDS
 
 
-def test_garbage_on_the_port_disturbs_nobody(home: Home) -> None:
+def test_garbage_on_the_port_disturbs_no_member(home: Home) -> None:
     chief = home.join(0)
     host, port = home.process.address.rsplit(":", 1)
     for content in (b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 4096, b"\0" * 65536):
@@ -236,7 +236,7 @@ def test_garbage_on_the_port_disturbs_nobody(home: Home) -> None:
 
 
 @pytest.mark.slow
-def test_a_lost_worker_is_adopted_when_its_whole_lease_is_over(home: Home) -> None:
+def test_a_lost_worker_is_adopted_when_its_full_lease_has_expired(home: Home) -> None:
     files = ["a", "b", "c"]
     chief = home.join(0, lease_seconds=1.0)
     worker = home.start(1, "job.file_queue(['a', 'b', 'c']).take(1, 0); say('took'); " + SAY_HOW_IT_ENDS, lease=1.0)
@@ -285,7 +285,7 @@ def test_adopted_numbers_are_free_when_their_worker_is_lost(home: Home) -> None:
 
 
 @pytest.mark.slow
-def test_more_members_than_the_server_has_threads_hear_what_changes(home: Home) -> None:
+def test_more_members_than_the_server_has_threads_receive_changes(home: Home) -> None:
     chief = home.join(0, num_workers=100)
     members = [home.join(index, num_workers=100) for index in range(1, 100)]
     for number in range(1, 4):

@@ -52,7 +52,7 @@ def is_back(job: JobClient, before: JobState) -> bool:
     )
 
 
-def test_what_all_have_to_know_comes_back_with_the_home_server(home: Home) -> None:
+def test_shared_job_state_recovers_with_the_home_server(home: Home) -> None:
     chief, worker, third = home.join(0), home.join(1), home.join(2)
     chief.flags.set(0, True)
     chief.set_step_offset(70)
@@ -70,7 +70,7 @@ def test_what_all_have_to_know_comes_back_with_the_home_server(home: Home) -> No
         assert [(who.index, who.incarnation) for who in state.members] == [(0, 1), (1, 1)]
 
 
-def test_who_has_which_file_is_known_also_behind_the_last_record(home: Home) -> None:
+def test_file_assignments_are_recovered_also_after_the_last_record(home: Home) -> None:
     worker = home.join(1)
     queue = worker.file_queue(FILES)
     assert queue.take(1, 0) is not None

@@ -72,7 +72,7 @@ def test_half_a_line_is_of_a_server_that_was_killed(tmp_path: Path) -> None:
         assert take(files(queues), 0, 1) == "b"
 
 
-def test_a_damaged_log_is_left_out_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_log_is_skipped_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with opened(tmp_path) as queues:
         assert [take(files(queues), 0, 0), take(files(queues), 1, 0)] == ["a", "b"]
     (log,) = tmp_path.iterdir()

@@ -84,7 +84,7 @@ def test_what_one_process_trained_is_one_share(jobs: Jobs) -> None:
     assert first.num_shares == 1
 
 
-def test_with_a_shared_queue_fewer_workers_go_on_for_those_that_are_no_longer_there(jobs: Jobs) -> None:
+def test_with_a_shared_queue_fewer_workers_continue_for_the_missing_ones(jobs: Jobs) -> None:
     before = jobs.begin(3)
     for number, job in enumerate(before):
         assert job.file_queue(FILES).take(number, 0) is not None

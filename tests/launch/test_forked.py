@@ -51,7 +51,7 @@ def test_signals_are_those_of_a_new_program_and_none_is_held_back() -> None:
     assert found["wakeup"] == -1
 
 
-def test_the_end_of_a_fork_is_told_as_that_of_a_program() -> None:
+def test_the_end_of_a_fork_is_reported_as_that_of_a_program() -> None:
     assert run("exit") == ["3"]
     assert run("die") == [str(-signal.SIGKILL)]
     *trace, exit_code = run("raise")

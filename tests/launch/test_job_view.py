@@ -57,7 +57,7 @@ def test_the_step_is_the_jobs_and_rates_are_added_up() -> None:
     assert lines[1] == f"7/50 steps (14 %), {head}, examples per second 150, loss 0.5", "the loss is the chief's"
 
 
-def test_who_is_gone_does_nothing_per_second() -> None:
+def test_a_lost_worker_does_nothing_per_second() -> None:
     lines = shown_by(
         (CHIEF, progress(7, examples_per_second=100)),
         (WORKER, progress(9, examples_per_second=50)),
@@ -71,7 +71,7 @@ def test_words_that_are_no_progress_show_nothing(message: dict[str, object]) -> 
     assert shown_by((CHIEF, message)) == []
 
 
-def test_lines_are_whole_whatever_comes_at_once() -> None:
+def test_lines_are_complete_however_input_is_chunked() -> None:
     lines = Lines()
     assert lines.add(b"one\ntw") == ["one"]
     assert lines.add(b"o\r\nold\rnew\n\xff\n") == ["two", "new", "\N{REPLACEMENT CHARACTER}"]
@@ -107,7 +107,7 @@ class TestPipe:
         finally:
             os.close(null)
 
-    def test_nobody_waits_for_a_launcher_that_does_not_read(self) -> None:
+    def test_a_launcher_that_does_not_read_blocks_no_sender(self) -> None:
         ours, theirs = os.pipe()
         with ProgressPipe(theirs) as pipe:
             for done in range(10_000):
@@ -115,14 +115,14 @@ class TestPipe:
             assert os.read(ours, 12) == b'{"done": 0, '
         os.close(ours)
 
-    def test_a_launcher_that_is_gone_is_no_error(self) -> None:
+    def test_a_dead_launcher_raises_no_error(self) -> None:
         ours, theirs = os.pipe()
         os.close(ours)
         with ProgressPipe(theirs) as pipe:
             pipe.send({"done": 1, "fields": {}})
             pipe.send_result({"rows": 1})
 
-    def test_what_does_not_fit_in_one_write_is_left_out(self) -> None:
+    def test_a_message_too_large_for_one_atomic_write_is_skipped(self) -> None:
         ours, theirs = os.pipe()
         with ProgressPipe(theirs) as pipe:
             pipe.send({"text": "x" * select.PIPE_BUF})

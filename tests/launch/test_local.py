@@ -72,7 +72,7 @@ class Job:
             sender.join()
 
 
-def test_a_job_is_done_when_its_workers_are_and_servers_are_told_to_end(tmp_path: Path) -> None:
+def test_a_job_finishes_with_its_workers_and_then_terminates_its_servers(tmp_path: Path) -> None:
     job = Job(tmp_path, {"ps-0": "stay", "ps-1": "done", "worker-0": "then-done", "worker-1": "done"})
     assert job.run() == 0
     assert "ps 0 stops SIGTERM" in job.events
@@ -85,7 +85,7 @@ def test_a_job_is_done_when_its_workers_are_and_servers_are_told_to_end(tmp_path
     assert job.launcher.restarts == 0
 
 
-def test_every_line_says_whose_it_is(tmp_path: Path) -> None:
+def test_every_line_is_prefixed_with_its_role(tmp_path: Path) -> None:
     job = Job(tmp_path, {"ps-0": "stay", "worker-0": "then-done", "worker-1": "done"})
     job.run()
     lines = job.log.getvalue().splitlines()
@@ -141,7 +141,7 @@ def test_a_signal_lets_workers_save_and_then_ends_servers(tmp_path: Path, number
     assert f"got {number.name}" in job.log.getvalue()
 
 
-def test_who_does_not_listen_to_signals_yet_is_spared_a_traceback(tmp_path: Path) -> None:
+def test_a_process_without_signal_handlers_yet_prints_no_traceback(tmp_path: Path) -> None:
     job = Job(tmp_path, {"ps-0": "stay", "worker-0": "mute"})
     assert job.signalled((("worker 0 stays", "ps 0 stays"), signal.SIGINT)) == 130
     assert "worker 0 stops SIGTERM" in job.events
@@ -212,7 +212,7 @@ def test_roles_do_not_outlive_a_launcher_that_is_killed(tmp_path: Path) -> None:
     wait_until_gone(*pids)
 
 
-def test_a_command_that_is_not_there_ends_the_job(tmp_path: Path) -> None:
+def test_a_missing_command_fails_the_job(tmp_path: Path) -> None:
     job = Job(tmp_path, {"ps-0": "stay", "worker-0": "stay"}, program=("/nowhere/monolith",))
     assert job.run() == 127
     assert "cannot start /nowhere/monolith: No such file or directory" in job.log.getvalue()
@@ -223,7 +223,7 @@ class GoneTerminal(io.StringIO):
         raise OSError(5, "Input/output error")
 
 
-def test_a_terminal_that_is_gone_ends_no_job(tmp_path: Path) -> None:
+def test_a_closed_terminal_does_not_stop_the_job(tmp_path: Path) -> None:
     job = Job(tmp_path, {"ps-0": "stay", "worker-0": "done"})
     assert LocalLauncher(job.plan, file=GoneTerminal(), patience=ShutdownConfig(server_seconds=0.0)).run() == 0
 

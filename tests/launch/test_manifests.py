@@ -97,7 +97,7 @@ class TestKubernetes:
         worker = container_of(found["Job/example-task-worker"])
         assert worker["resources"]["requests"] == {"cpu": "1", "memory": "2000000000"}
 
-    def test_probes_look_at_the_port_that_processes_listen_on(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_probes_check_the_port_that_processes_listen_on(self, capsys: pytest.CaptureFixture[str]) -> None:
         container = container_of(k8s(capsys, *STORE)["Job/example-task-ps"])
         (port,) = container["ports"]
         assert port["containerPort"] == 7000
@@ -132,7 +132,7 @@ class TestKubernetes:
         container = container_of(k8s(capsys, *STORE, "--input_path", "$(rm) yes: #1")["Job/example-task-ps"])
         assert said_to(container, 0).input_path == "$(rm) yes: #1"
 
-    def test_the_how_to_names_what_is_there(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_the_how_to_names_the_existing_resources(self, capsys: pytest.CaptureFixture[str]) -> None:
         _, how_to = printed(capsys, "--print", "k8s", "--image", "i", *STORE, "--namespace", "ml")
         assert "kubectl -n ml apply -f job.yaml" in how_to
         assert "job/example-task-worker" in how_to
@@ -156,7 +156,7 @@ class TestYarn:
         assert worker["resource"] == {"cpus": 2, "memory": "3072"}
         assert "artifact" not in ps
 
-    def test_its_processes_understand_what_they_are_told(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_its_processes_parse_their_launch_command(self, capsys: pytest.CaptureFixture[str]) -> None:
         service = self.service(capsys, "--input_path", "a b", "--image", "registry/ranker:7", "--max_restarts", "2")
         for component in service["components"]:
             words = shlex.split(component["launch_command"].replace("${COMPONENT_ID}", "1"))
@@ -175,7 +175,7 @@ class TestYarn:
         assert all("files" not in each["configuration"] for each in service["components"])
         assert "--token_file /etc/token" in service["components"][0]["launch_command"]
 
-    def test_the_how_to_names_what_is_there(self, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_the_how_to_names_the_existing_resources(self, capsys: pytest.CaptureFixture[str]) -> None:
         _, how_to = printed(capsys, "--print", "yarn", *STORE, *ZK)
         assert "yarn app -launch example-task job.json" in how_to
 

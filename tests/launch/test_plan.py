@@ -38,7 +38,7 @@ class TestRoles:
 
 
 class TestCommands:
-    def test_a_role_is_told_every_option_that_somebody_set(self) -> None:
+    def test_a_role_receives_every_option_that_was_set(self) -> None:
         plan = plan_of(
             num_workers=2,
             discovery_type=ServiceDiscoveryType.ZK,
@@ -60,18 +60,18 @@ class TestCommands:
             "--index": "1",
         }
 
-    def test_what_a_role_is_told_it_understands(self) -> None:
+    def test_a_role_parses_the_arguments_it_receives(self) -> None:
         plan = plan_of(num_workers=2, clear_nn=True, reload_alias_map={"a b": "c"}, retry_wait_in_secs=3)
         heard = flags.parse(RunnerConfig(), plan.arguments(Role("worker", 1))[2:])
         assert heard.index == 1
         assert all(getattr(heard, name) == value for name, value, origin in plan.options.describe() if origin)
 
-    def test_what_the_launcher_says_itself_is_said_once(self) -> None:
+    def test_options_that_the_launcher_sets_itself_are_passed_once(self) -> None:
         plan = plan_of(server_type="worker", index=7, is_local=False, task="other")
         told = plan.arguments(Role("ps", 1))
         assert told == ["ps", "m:T", "--num_ps", "2", "--model_dir", "/m", "--index", "1"]
 
-    def test_the_end_and_the_seed_are_told_to_all(self) -> None:
+    def test_max_steps_and_deterministic_are_passed_to_every_role(self) -> None:
         plan = LaunchPlan(
             task="m:T",
             options=RunnerConfig(num_ps=1, model_dir="/m"),
@@ -82,7 +82,7 @@ class TestCommands:
         assert plan.command(Role("ps", 0))[-5:] == ["--max_steps", "9", "--deterministic", "--index", "0"]
         assert plan.command(Role("ps", 0))[:2] == ["run", "ps"]
 
-    def test_what_a_launcher_brings_gives_way_to_what_was_said(self) -> None:
+    def test_launcher_defaults_do_not_override_explicit_options(self) -> None:
         plan = plan_of(uuid="mine").with_options({"uuid": "other", "deep_insight_name": "job"})
         assert (plan.options.uuid, plan.options.deep_insight_name) == ("mine", "job")
         assert plan.options.is_set("deep_insight_name")
@@ -95,7 +95,7 @@ class TestCommands:
 
 
 class TestResources:
-    def test_a_role_has_a_processor_for_each_thread_unless_told_otherwise(self) -> None:
+    def test_a_role_gets_one_processor_per_thread_by_default(self) -> None:
         assert plan_of().resources_of("ps").cpus == 1
         assert plan_of(intra_op_parallelism_threads=4).resources_of("worker").cpus == 4
         given = Resources(cpus=0.5, memory_bytes=7)
@@ -132,7 +132,7 @@ class TestEndings:
             (74, Ending.FAILED, "failed (exit code 74)"),
         ],
     )
-    def test_exit_codes_say_what_becomes_of_a_role(self, code: int, ending: Ending, words: str) -> None:
+    def test_exit_codes_determine_the_outcome_of_a_role(self, code: int, ending: Ending, words: str) -> None:
         assert ending_of(code) is ending
         assert told_ending(code) == words
 

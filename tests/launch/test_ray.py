@@ -90,7 +90,7 @@ def test_roles_find_each_other_and_are_started_again_until_all_are_done(tmp_path
     assert {each for each in names_on_ray() if each.startswith(job.name)} == set(), "nothing is left on the cluster"
 
 
-def test_a_role_is_told_what_a_process_of_this_machine_would_be(tmp_path: Path) -> None:
+def test_a_role_receives_the_same_settings_as_a_local_process(tmp_path: Path) -> None:
     job = Job(tmp_path, {"ps-0": "done", "worker-0": "done"})
     assert job.launcher.run() == 0
     (life,) = job.starts("worker 0")
@@ -115,7 +115,7 @@ def test_ctrl_c_lets_workers_save_and_end_also_when_the_actor_of_the_job_was_los
     assert "got SIGINT" in job.log.getvalue()
 
 
-def test_a_second_ctrl_c_kills_who_does_not_listen(tmp_path: Path) -> None:
+def test_a_second_ctrl_c_kills_processes_that_ignore_signals(tmp_path: Path) -> None:
     job = Job(tmp_path, {"ps-0": "deaf", "worker-0": "deaf"})
 
     def interrupt_twice() -> None:
@@ -145,7 +145,7 @@ def test_a_role_that_dies_too_often_ends_the_job(tmp_path: Path) -> None:
     assert "worker 0 died, or its node has, 2 times in a row" in job.log.getvalue()
 
 
-def test_servers_are_spread_over_the_nodes_and_get_what_the_plan_says() -> None:
+def test_servers_are_spread_over_the_nodes_and_get_the_planned_resources() -> None:
     ray = load_ray()
     options = RunnerConfig(num_ps=2, num_workers=2, model_dir="/nowhere")
     asked = {"ps": Resources(cpus=1.5, memory_bytes=2**20), "worker": Resources(cpus=0.5, memory_bytes=2**21)}
@@ -164,7 +164,7 @@ def test_servers_are_spread_over_the_nodes_and_get_what_the_plan_says() -> None:
         places.close()
 
 
-def test_a_job_that_does_not_fit_says_what_it_waits_for_and_can_be_ended(
+def test_a_job_that_does_not_fit_reports_the_missing_resources_and_can_be_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_places, "_TELL_SECONDS", 0.1)
@@ -180,7 +180,7 @@ def test_a_job_that_does_not_fit_says_what_it_waits_for_and_can_be_ended(
     assert job.events == [], "nothing was started"
 
 
-def test_a_job_whose_lost_place_fits_nowhere_says_what_it_waits_for_and_can_be_ended(
+def test_a_job_that_cannot_replace_a_lost_place_reports_what_it_needs_and_can_be_interrupted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ray_cluster: RayCluster
 ) -> None:
     monkeypatch.setattr(ray_places, "_TELL_SECONDS", 0.1)

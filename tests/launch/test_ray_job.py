@@ -20,7 +20,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_a_life_begins_when_the_launcher_allows_it() -> None:
+def test_an_incarnation_starts_when_the_launcher_allows_it() -> None:
     async def story() -> None:
         job = JobActor()
         begins = asyncio.create_task(job.start("ps 0", "first"))
@@ -57,7 +57,7 @@ def test_news_come_in_their_order_and_once() -> None:
     run(story())
 
 
-def test_a_signal_that_was_sent_before_anybody_listened_is_taken_by_who_comes() -> None:
+def test_a_signal_sent_before_a_process_listens_is_delivered_to_the_first_listener() -> None:
     async def story() -> None:
         job = JobActor()
         sends = asyncio.create_task(job.send("ps 0", signal.SIGTERM))

@@ -35,7 +35,7 @@ def test_all_are_started_once() -> None:
 
 
 class TestRestarts:
-    def test_the_first_comes_at_once_and_pauses_grow(self) -> None:
+    def test_the_first_restart_is_immediate_and_backoff_grows(self) -> None:
         supervision = running()
         now = 0.0
         for pause in (0.0, 1.0, 2.0, 4.0):
@@ -59,7 +59,7 @@ class TestRestarts:
         supervision.ended(PS, -11, now + 61.0)
         assert supervision.failure == 128 + 11
 
-    def test_none_are_allowed_where_the_limit_says_so(self) -> None:
+    def test_a_limit_of_zero_allows_no_restarts(self) -> None:
         supervision = running(RestartConfig(limit=0))
         supervision.ended(CHIEF, 75, 1.0)
         assert supervision.failure == 75
@@ -112,7 +112,7 @@ class TestEnd:
         assert supervision.due(5.1) == []
         assert (supervision.is_over, supervision.exit_code) == (True, 0)
 
-    def test_a_server_that_waits_for_its_restart_is_not_started_for_nobody(self) -> None:
+    def test_a_server_pending_restart_is_not_started_once_all_workers_finished(self) -> None:
         supervision = running()
         for now in (1.0, 1.0):
             supervision.ended(PS, -9, now)
@@ -122,7 +122,7 @@ class TestEnd:
         assert supervision.is_over
         assert deeds(supervision, 9.0) == []
 
-    def test_workers_that_were_stopped_by_somebody_else_make_a_stopped_job(self) -> None:
+    def test_workers_stopped_from_outside_make_a_stopped_job(self) -> None:
         supervision = running()
         supervision.ended(CHIEF, 130, 1.0)
         supervision.ended(WORKER, 130, 1.0)
@@ -131,7 +131,7 @@ class TestEnd:
 
 
 class TestStop:
-    def test_workers_hear_it_first_and_servers_after_the_last_of_them(self) -> None:
+    def test_workers_are_signalled_first_and_servers_after_the_last_worker_ended(self) -> None:
         supervision = running()
         supervision.stop(1.0)
         assert deeds(supervision, 1.0) == [Send(CHIEF, signal.SIGINT), Send(WORKER, signal.SIGINT)]
@@ -159,7 +159,7 @@ class TestStop:
         supervision.stop(1.5)
         assert deeds(supervision, 60.0) == [Send(CHIEF, signal.SIGINT)]
 
-    def test_the_second_kills_all_and_restarts_nobody(self) -> None:
+    def test_the_second_stop_kills_all_roles_and_restarts_none(self) -> None:
         supervision = running()
         supervision.stop(1.0)
         supervision.due(1.0)
@@ -219,7 +219,7 @@ class TestFailure:
         supervision.ended(PS, 0, 1.2)
         assert supervision.exit_code == 1
 
-    def test_nobody_is_started_again_in_a_job_that_failed(self) -> None:
+    def test_a_failed_job_restarts_no_role(self) -> None:
         supervision = running()
         supervision.ended(WORKER, 1, 1.0)
         supervision.due(1.0)

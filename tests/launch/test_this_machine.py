@@ -35,7 +35,7 @@ def test_each_job_has_its_own() -> None:
         assert first.options.discovery_dir != second.options.discovery_dir
 
 
-def test_what_was_said_stays() -> None:
+def test_explicit_options_are_kept() -> None:
     said = {"host": "0.0.0.0", "token_file": "/secret"}  # noqa: S104 - an option's value
     with local_job(plan_of(**said, discovery_type=ServiceDiscoveryType.ZK, zk_server="h:1")) as plan:
         assert (plan.options.host, plan.options.token_file) == ("0.0.0.0", "/secret")  # noqa: S104
@@ -44,7 +44,7 @@ def test_what_was_said_stays() -> None:
 
 
 @pytest.mark.parametrize("service", [ServiceDiscoveryType.PRIMUS, ServiceDiscoveryType.MLP])
-def test_a_service_that_knows_one_place_is_refused(service: ServiceDiscoveryType) -> None:
+def test_a_discovery_service_for_a_single_process_is_rejected(service: ServiceDiscoveryType) -> None:
     with (
         pytest.raises(ValueError, match="selects which process of a job this one is"),
         local_job(plan_of(discovery_type=service)),
@@ -52,7 +52,7 @@ def test_a_service_that_knows_one_place_is_refused(service: ServiceDiscoveryType
         pass
 
 
-def test_workers_share_the_processors_unless_somebody_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_share_the_processors_unless_threads_are_configured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     with local_job(plan_of()) as plan:

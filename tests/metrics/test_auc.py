@@ -95,7 +95,7 @@ def test_zero_and_minus_zero_are_one_score() -> None:
     assert len(metric.state()["scores"]) == 1
 
 
-def test_exact_auc_adds_up_equal_scores_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exact_auc_merges_equal_scores_incrementally(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(score_store, "_MIN_PENDING", 100)
     p, y, w = samples(3000, num_scores=50)
     metric = ExactAUC()
@@ -226,7 +226,7 @@ def test_grouped_auc_in_bins_keeps_few_rows() -> None:
     assert metric.compute() == pytest.approx(grouped_reference(np.floor(p * 20), y, g, w, "samples"), abs=1e-12)
 
 
-def test_groups_of_one_label_have_no_say() -> None:
+def test_groups_of_one_label_are_ignored() -> None:
     metric = GroupedAUC()
     metric.update(torch.tensor([0.1, 0.2, 0.9]), torch.tensor([1, 1, 0]), torch.tensor([1, 1, 2]))
     assert math.isnan(metric.compute())

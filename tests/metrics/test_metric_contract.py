@@ -129,7 +129,7 @@ def test_nothing_seen_is_not_a_number(make: Callable[[], Any]) -> None:
 
 
 @every_metric
-def test_reset_forgets(make: Callable[[], Any]) -> None:
+def test_reset_discards_all_rows(make: Callable[[], Any]) -> None:
     metric = feed(make(), some_rows(50))
     metric.reset()
     assert math.isnan(metric.compute())

@@ -89,7 +89,7 @@ def test_a_second_run_judges_nothing_again_until_a_test_changes(
     assert mended.stderr.count("killed") == 2
 
 
-def test_a_mutant_that_lives_by_right_is_told_with_its_reason_and_a_stale_reason_is_reported(judged: Path) -> None:
+def test_an_equivalent_mutant_is_listed_with_its_reason_and_a_stale_reason_is_reported(judged: Path) -> None:
     entry = '[[mutant]]\npath = "src/toy/limit.py"\nsource_line = "return 1"\nreason = "toy"\nchange = "{}"\n'
     (judged / "equivalent.toml").write_text(entry.format("1 -> 2") + entry.format("1 -> 3"))
     result = mutate(judged)

@@ -78,7 +78,7 @@ def test_every_fault_of_a_file_with_accents_and_long_lines_is_a_program_that_dif
         ast.parse(edit.apply(text))
 
 
-def test_a_fault_knows_its_function_as_python_calls_it() -> None:
+def test_a_fault_has_the_qualified_name_of_its_function() -> None:
     text = "class A:\n    n = 1\n    def f(self):\n        def g():\n            return 2\n        return g\n"
     scopes = {text[edit.start : edit.end]: edit.scope for edit in python_edits(text)}
     assert scopes == {"1": "A", "2": "A.f.<locals>.g", "return 2": "A.f.<locals>.g", "return g": "A.f"}

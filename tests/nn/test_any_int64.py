@@ -171,7 +171,7 @@ def test_padding_is_no_id_to_assign_a_row_to() -> None:
 
 @pytest.mark.parametrize("combiner", ["sum", "mean", ml.nn.FirstN(3)], ids=["sum", "mean", "first n"])
 @pytest.mark.parametrize("padding", [-1, 0, 2**62])
-def test_padding_is_left_out_as_if_it_were_not_there(combiner: Any, padding: int) -> None:
+def test_padding_is_ignored_as_if_it_were_absent(combiner: Any, padding: int) -> None:
     lists = [[5, 6], [], [-7], [6, 5, 2**50]]
     padded = [[5, padding, 6, padding], [padding] * 4, [padding, padding, padding, -7], [6, 5, 2**50, padding]]
     outputs, rows = [], []

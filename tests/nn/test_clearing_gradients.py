@@ -63,7 +63,7 @@ def test_passes_of_one_backward_call_belong_together() -> None:
     assert (model.weight(1), model.weight(2)) == (-2.0, -2.0)
 
 
-def test_a_graph_that_was_kept_learns_anew_after_clearing() -> None:
+def test_a_retained_graph_learns_again_after_clearing() -> None:
     model = Model()
     loss = model(1)
     loss.backward(retain_graph=True)
@@ -82,7 +82,7 @@ def test_clearing_after_the_step_does_nothing() -> None:
     assert model.weight(1) == -3.0
 
 
-def test_a_step_after_clearing_says_what_happened() -> None:
+def test_a_step_after_clearing_reports_the_cleared_gradients() -> None:
     model = Model()
     optimizer = torch.optim.Adam(model.parameters())
     model(1).backward()
@@ -133,7 +133,7 @@ OPTIMIZERS = [
 
 @pytest.mark.parametrize("norm", [1.0, 2.0, float("inf")])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_optimizers_and_clipping_of_all_parameters_treat_weights_as_if_it_were_not_there(
+def test_optimizers_and_clipping_of_all_parameters_ignore_the_row_anchor(
     optimizer: Callable[..., torch.optim.Optimizer], norm: float
 ) -> None:
     found = []

@@ -35,7 +35,7 @@ def test_an_unknown_combiner_is_refused_with_what_is_known(bad: Any) -> None:
         make_combiner(bad)
 
 
-def test_a_sequence_without_a_length_is_told_how_to_give_one() -> None:
+def test_a_sequence_without_a_length_raises_an_error_that_suggests_first_n() -> None:
     with pytest.raises(ValueError, match=r"'first_n' needs a number of places; write FirstN\(20\)"):
         make_combiner("first_n")  # type: ignore[arg-type]
 
@@ -47,7 +47,7 @@ def test_first_n_needs_a_sensible_length(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [1.5, "3", True])
-def test_first_n_needs_a_whole_number(n: Any) -> None:
+def test_first_n_requires_an_integer(n: Any) -> None:
     with pytest.raises(TypeError, match="FirstN: n must be an integer, got"):
         FirstN(n)
 

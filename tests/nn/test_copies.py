@@ -73,7 +73,7 @@ def test_a_deep_copy_without_a_word_about_rows_is_refused(copied: Any) -> None:
         make().deep_copies = "both"  # type: ignore[assignment]
 
 
-def test_a_copy_of_the_best_model_keeps_its_rows_while_training_goes_on() -> None:
+def test_a_copy_of_the_best_model_keeps_its_rows_while_training_continues() -> None:
     model = torch.nn.Sequential(make(), torch.nn.Linear(2, 1))
     emb = embeddings_of(model)
     emb.deep_copies = "clone"
@@ -117,7 +117,7 @@ def test_modules_of_one_store_share_the_cloned_one() -> None:
     assert first.store is not emb.store
 
 
-def test_gradients_stay_with_the_original() -> None:
+def test_gradients_stay_with_the_source_module() -> None:
     emb = make()
     emb({"user": torch.tensor([1])})["user"].sum().backward()
     twin = emb.clone_rows()
@@ -127,7 +127,7 @@ def test_gradients_stay_with_the_original() -> None:
 
 
 @pytest.mark.parametrize("kind", ["share", "clone"])
-def test_averaged_models_average_the_weights_and_have_the_rows_that_were_asked_for(kind: Any) -> None:
+def test_averaged_models_average_the_weights_and_share_or_clone_rows_as_requested(kind: Any) -> None:
     model = torch.nn.Sequential(make(), torch.nn.Linear(2, 1))
     emb = embeddings_of(model)
     emb.deep_copies = kind

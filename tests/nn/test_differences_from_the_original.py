@@ -32,12 +32,12 @@ def test_the_default_takes_a_first_step_of_the_learning_rate_from_averaged_and_f
     assert averaged == pytest.approx(0.05, rel=0.1)
 
 
-def test_the_accumulator_of_the_original_stands_still_where_losses_are_averaged() -> None:
+def test_the_upstream_accumulator_stalls_where_losses_are_averaged() -> None:
     assert first_step(ADAGRAD_OF_THE_ORIGINAL, 1.0) == pytest.approx(0.05 / 2**0.5)
     assert first_step(ADAGRAD_OF_THE_ORIGINAL, 1 / 4096) < 2e-5
 
 
-def test_decay_by_rest_whose_rule_is_ours_is_not_on_unless_asked_for() -> None:
+def test_decay_by_rest_with_our_own_rule_is_off_by_default() -> None:
     rule = ml.row_optimizers.DynamicWdAdagrad()
     assert (rule.decouple_weight_decay, rule.enable_dynamic_wd, rule.flip_direction) == (False, False, False)
 

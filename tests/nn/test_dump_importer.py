@@ -51,7 +51,7 @@ def test_ids_that_carry_their_slot_are_looked_up_as_they_are(tmp_path: Path) -> 
     assert emb.vectors("user").ids.tolist() == ids.tolist()
 
 
-def test_tables_of_other_names_are_said_by_slot_and_the_rest_is_ignored(tmp_path: Path) -> None:
+def test_tables_of_other_names_are_mapped_by_slot_and_the_rest_is_ignored(tmp_path: Path) -> None:
     dumped(tmp_path / "dump", "one", "two")
     emb = model()
     with pytest.raises(InvalidArgumentError, match=r"it has tables \['one', 'two'\].*tables=\{'name in the dump'"):

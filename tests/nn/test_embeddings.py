@@ -217,7 +217,7 @@ def test_grad_norm_is_that_of_the_rows_after_summing_over_ids_and_passes() -> No
     assert emb.grad_norm() == 0
 
 
-def test_joint_clipping_is_the_worked_example_of_the_original() -> None:
+def test_joint_clipping_matches_the_worked_example_of_upstream() -> None:
     """A row of ones, slices 3 and 1, loss = sum of the first three + a variable, SGD, clip norm 1: the norm is 2."""
     emb = make(user=ml.Slot(slices=[ml.Slice(3), ml.Slice(1)], initializer=ml.initializers.Constant(1.0)))
     emb({"user": torch.tensor([1])})["user"].mul(0).sum().backward()
@@ -304,7 +304,7 @@ def test_evaluation_leaves_no_trace(how: str) -> None:
     assert emb.num_rows == 1
 
 
-def test_training_goes_on_after_evaluation_between_forward_and_backward() -> None:
+def test_training_continues_after_evaluation_between_forward_and_backward() -> None:
     emb = make()
     loss = emb({"user": torch.tensor([1])})["user"].sum()
     emb.eval()
@@ -475,7 +475,7 @@ def test_a_model_reads_rows_as_their_table_does_at_the_same_step() -> None:
     assert torch.equal(emb({"user": torch.tensor([7])})["user"].detach(), at_step)
 
 
-def test_delay_compensation_knows_the_rows_that_the_pass_saw() -> None:
+def test_delay_compensation_uses_the_rows_that_the_pass_read() -> None:
     """g + lambda * g^2 * (w - seen): one worker reads, another one learns, then the first one learns."""
     rule = ml.row_optimizers.DelayCompensated(ml.row_optimizers.Sgd(learning_rate=1.0), 0.5)
     slots = {"user": ml.Slot(1, initializer=ml.initializers.Zeros()), "item": ml.Slot(1, optimizer=rule)}
@@ -573,7 +573,7 @@ def test_lookup_reads_rows_of_any_shape_and_names_unknown_slots() -> None:
         emb.lookup("usr", torch.tensor([1]))
 
 
-def test_threads_may_train_and_look_up_at_once() -> None:
+def test_threads_can_train_and_look_up_concurrently() -> None:
     """Backward and forward of several threads meet in one ledger; SGD with ones counts occurrences exactly."""
     emb = ml.Embeddings({"user": ml.Slot(2, initializer=ZEROS)}, SGD, accumulated_passes=90)
     errors = []

@@ -122,7 +122,7 @@ def test_a_batch_is_a_mapping(emb: ml.Embeddings, batch: Any) -> None:
         (ml.Ragged.from_lists([[], [5, -(2**63)]]), r"got -9223372036854775808 in example 1; .* takes any int64, and"),
     ],
 )
-def test_ids_beyond_raw_are_told_with_their_example_and_the_way_on(ids: Any, message: str) -> None:
+def test_ids_beyond_raw_are_reported_with_their_example_and_a_remedy(ids: Any, message: str) -> None:
     emb = ml.Embeddings({"user": ml.Slot(2), "tags": ml.Slot(2, id_layout="raw")}, SGD)
     with pytest.raises(
         InvalidArgumentError, match=r"slot 'tags': ids of id_layout='raw' must be in \[0, 2\^48\), " + message
@@ -159,7 +159,7 @@ def test_examples_without_ids_give_zeros_and_learn_nothing(emb: ml.Embeddings) -
     assert emb.step().updated == 0
 
 
-def test_a_step_without_gradients_says_what_is_missing(emb: ml.Embeddings) -> None:
+def test_a_step_without_gradients_reports_the_missing_backward(emb: ml.Embeddings) -> None:
     with pytest.raises(
         FailedPreconditionError, match=r"step: there are no gradients since the last step; call backward"
     ):
@@ -266,7 +266,7 @@ def test_a_store_of_other_slots_is_refused_by_their_names() -> None:
         ml.Embeddings({"user": ml.Slot(2)}, SGD, store=more.store)
 
 
-def test_texts_are_told_how_to_become_ids() -> None:
+def test_texts_raise_an_error_that_explains_how_to_make_ids() -> None:
     emb = ml.Embeddings({"item": ml.Slot(dim=2)})
     texts: Any = ["shoe", "hat"]
     with pytest.raises(TypeError, match=r"got list; texts become ids by monolith\.data\.text_ids\('item', texts\)"):

@@ -65,7 +65,7 @@ def test_a_run_resumes_from_state_dict_and_tables(tmp_path: Path, *, resumes_sto
     assert fresh.evict() == 0
 
 
-def test_a_module_made_later_goes_on_where_the_store_is_and_the_earlier_one_is_refused() -> None:
+def test_a_module_made_later_resumes_from_the_store_and_the_earlier_one_is_rejected() -> None:
     """As after a restart under the same number: nothing is taken for a repeated batch, and nobody trains in vain."""
     emb = make()
     for _ in range(3):
@@ -99,7 +99,7 @@ def test_workers_of_one_store_have_numbers_and_steps_of_their_own() -> None:
         second({"user": torch.tensor([1])}, stamp=BatchStamp(worker=2, seq=0))
 
 
-def test_the_stamps_of_a_state_are_of_the_worker_that_is_asked_for() -> None:
+def test_a_train_state_issues_stamps_of_the_requested_worker() -> None:
     emb = make()
     state = TrainState(model=emb)
     for number in range(2):
@@ -164,7 +164,7 @@ def test_slots_whose_names_have_the_same_number_find_their_rows_again() -> None:
     assert [slot["number"] for slot in new.saved_state()["slots"].values()] == [28227, 28228]
 
 
-def test_a_slot_that_takes_an_older_ones_number_is_told_how_to_keep_the_rows() -> None:
+def test_a_slot_that_takes_an_older_slots_number_raises_an_error_that_explains_how_to_keep_rows() -> None:
     state = make(fc_user_259=ml.Slot(2)).state_dict()
     both = make(fc_user_259=ml.Slot(2), ad_4=ml.Slot(2))
     with pytest.raises(

@@ -145,7 +145,7 @@ def test_ids_that_the_slot_does_not_take_are_refused(slot: str, ids: Any, error:
     assert emb.num_rows_by_slot() == ROWS
 
 
-def test_a_table_says_that_an_id_is_none_of_its_keys() -> None:
+def test_a_table_rejects_an_id_that_is_not_one_of_its_keys() -> None:
     emb = model()
     group = TableGroup.of_store(emb.store)
     table = emb.placed["user"].table

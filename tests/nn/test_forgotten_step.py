@@ -77,7 +77,7 @@ def test_the_eighth_backward_pass_without_a_step_warns_once_and_names_the_line()
         backward()  # a second warning would be an error
 
 
-def test_a_step_that_is_forgotten_is_noticed_where_zero_grad_clears_all_gradients() -> None:
+def test_a_missed_step_is_detected_where_zero_grad_clears_all_gradients() -> None:
     """The usual loop: the dense optimizer has all parameters, and clears them before each pass."""
     emb = ml.Embeddings({"user": ml.Slot(2)}, SGD)
     model = torch.nn.Sequential(emb, torch.nn.Linear(2, 1))

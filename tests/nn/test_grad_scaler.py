@@ -138,7 +138,7 @@ def test_dense_weights_and_rows_of_one_optimizer_skip_together(bad: str) -> None
     assert loop.content()[0] != before[0]
 
 
-def test_optimizers_beside_each_other_skip_each_for_itself_as_in_torch() -> None:
+def test_separate_optimizers_skip_steps_independently_as_in_torch() -> None:
     model = Sparse()
     dense, rows = torch.optim.SGD(model.tower.parameters(), lr=RATE), model.emb.optimizer()
     scaler = torch.amp.GradScaler("cpu", init_scale=SCALE)

@@ -23,7 +23,7 @@ def test_an_embedding_gives_the_same_outputs() -> None:
 
 
 @pytest.mark.parametrize("padding", [0, 7, 49])
-def test_the_row_of_the_padding_is_left_out(padding: int) -> None:
+def test_the_padding_row_is_skipped(padding: int) -> None:
     source = nn.Embedding(50, 4, padding_idx=padding)
     nn.init.normal_(source.weight)
     emb = ml.Embeddings({"item": ml.Slot(4)})
@@ -52,7 +52,7 @@ def test_a_bag_that_combines_otherwise_is_refused_but_its_weight_is_taken(mode: 
     assert import_embedding(emb, "tags", source.weight) == 5
 
 
-def test_rows_get_the_ids_that_a_vocabulary_says() -> None:
+def test_rows_get_the_ids_of_a_vocabulary() -> None:
     source = nn.Embedding(3, 2, padding_idx=0)
     ids = torch.tensor([0, 10**9, 77])
     emb = ml.Embeddings({"item": ml.Slot(2)})

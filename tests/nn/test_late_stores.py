@@ -55,7 +55,7 @@ def test_rows_that_are_read_ahead_are_waited_for_by_the_forward_pass_alone() -> 
     assert wire.sent[-1] == "drop 1"
 
 
-def test_updates_on_their_way_name_each_other_and_reads_come_after_them() -> None:
+def test_updates_in_flight_reference_their_predecessors_and_reads_follow_them() -> None:
     emb, wire = make()
     steps = [begun(emb), begun(emb), begun(emb)]
     assert wire.previous == [-1, 0, 1]
@@ -81,7 +81,7 @@ def test_a_failed_update_counts_no_longer_and_its_gradients_go_with_the_next() -
     assert emb.store.stats().open_plans == 0
 
 
-def test_an_update_behind_a_failed_one_is_named_with_its_batches() -> None:
+def test_an_update_after_a_failed_one_is_reported_with_its_batches() -> None:
     emb, wire = make()
     wire.failures["push 0"] = UnavailableError("gone")
     first = begun(emb)
@@ -96,7 +96,7 @@ def test_an_update_behind_a_failed_one_is_named_with_its_batches() -> None:
         begun(emb).result()
 
 
-def test_a_refused_update_drops_its_gradients_and_says_whose_they_were() -> None:
+def test_a_rejected_update_drops_its_gradients_and_reports_their_batch_and_worker() -> None:
     emb, wire = make()
     wire.failures["push 0"] = InvalidArgumentError("gradient of id 7 is not finite")
     refused = begun(emb)
@@ -157,7 +157,7 @@ def test_an_interrupted_step_is_left_to_the_store_and_is_not_applied_twice() -> 
     assert emb.store.stats().open_plans == 0
 
 
-def test_a_step_whose_result_nobody_asks_for_is_not_dropped_by_the_next() -> None:
+def test_a_step_whose_result_is_never_requested_is_not_dropped_by_the_next() -> None:
     emb, wire = make()
     begun(emb)
     begun(emb).result()
@@ -165,7 +165,7 @@ def test_a_step_whose_result_nobody_asks_for_is_not_dropped_by_the_next() -> Non
     assert count(emb) == 2
 
 
-def test_a_result_before_the_beginning_says_what_to_do() -> None:
+def test_a_result_before_begin_raises_an_error_that_names_the_missing_call() -> None:
     emb, _ = make()
     (-emb(BATCH)["user"].sum()).backward()
     step = emb.take_step()

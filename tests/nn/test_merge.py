@@ -144,7 +144,7 @@ def test_a_slot_with_any_id_has_a_table_of_its_own_with_its_own_rules() -> None:
     assert tables[0].numbers == {}
 
 
-def test_numbers_follow_from_names_and_given_ones_that_clash_are_refused_all_at_once() -> None:
+def test_numbers_derive_from_names_and_all_clashing_given_numbers_are_rejected_together() -> None:
     (table,) = merge(user=Slot(4), item=Slot(4, number=7))
     assert table.numbers == {"user": 18674, "item": 7}, "fnv1a of the name; rows are found by it, so it never changes"
     with pytest.raises(
@@ -176,7 +176,7 @@ def test_the_next_free_number_of_the_highest_is_the_lowest() -> None:
     assert table.numbers["ad_4"] == 0
 
 
-def test_one_table_takes_512_slots_of_any_int64_and_says_what_to_do_about_more() -> None:
+def test_one_table_takes_512_slots_of_any_int64_and_suggests_raw_ids_for_more() -> None:
     few = {f"s{n}": Slot(4, number=n) for n in range(512)}
     (table,) = merge_slots(few, optimizer=ADAGRAD, learning_rate=None)
     assert table.wide_slots == list(range(512))
@@ -226,7 +226,7 @@ def place(slots: dict[str, Slot]) -> None:
     place_slots(slots, merge_slots(slots, optimizer=ADAGRAD, learning_rate=None))
 
 
-def test_the_original_s_names_are_known_for_reading_its_checkpoints() -> None:
+def test_upstream_table_names_are_reproduced_for_reading_its_checkpoints() -> None:
     assert original_table_names(["slot0", "slot1"]) == ["e21904dd414d1780e5fc904866dc69c2"]
     renamed = original_table_names(["fc_slot_1", "b"])
     assert renamed == original_table_names(["b", "fc_slot_1"])

@@ -187,7 +187,7 @@ def test_batches_of_several_pieces_equal_plain_loops(dim: int, lengths: list[int
 @pytest.mark.parametrize("num_slots", [2, 5])
 @pytest.mark.parametrize("is_uniform", [True, False])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
-def test_a_sum_that_is_not_finite_is_told(num_slots: int, is_uniform: bool, bad: float) -> None:
+def test_a_non_finite_sum_is_reported(num_slots: int, is_uniform: bool, bad: float) -> None:
     case = many_examples(num_slots, 7, [1] * 40, is_uniform=is_uniform)
     batch, layout = Batch(case), layout_of(case)
     shape = (40, batch.per_example, batch.row_splits, batch.splits, batch.inverse)

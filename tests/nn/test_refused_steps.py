@@ -50,7 +50,7 @@ def test_a_gradient_that_is_not_finite_refuses_its_step_and_not_the_next_one(bad
     ("layout", "shown"),
     [("int64", -(2**63)), ("raw", 2**48 - 1), ("v2", 7 << 48 | 3), ("any", -9)],
 )
-def test_a_refused_gradient_is_told_by_slot_id_and_example(layout: Any, shown: int) -> None:
+def test_a_rejected_gradient_is_reported_by_slot_id_and_example(layout: Any, shown: int) -> None:
     slots = {
         "tags": ml.Slot(1, combiner="mean", initializer=ml.initializers.Zeros(), id_layout=layout, number=7),
         "user": ml.Slot(2),
@@ -69,7 +69,7 @@ def test_a_refused_gradient_is_told_by_slot_id_and_example(layout: Any, shown: i
         emb.step()
 
 
-def test_a_refused_scale_says_how_to_go_on() -> None:
+def test_a_rejected_scale_reports_how_to_recover() -> None:
     emb = make()
     learn(emb, 1, 2)
     with pytest.raises(InvalidArgumentError, match=r"scale must be finite, got nan.*discard\(\)"):

@@ -73,7 +73,7 @@ def test_assigned_rows_learn_as_if_they_had_begun_there() -> None:
     assert emb.lookup("item", torch.tensor([3]))[0].tolist() == pytest.approx([1 - step, 1 - step], rel=1e-6)
 
 
-def test_admission_is_not_asked() -> None:
+def test_assigned_rows_bypass_admission() -> None:
     emb = make(min_count=15)
     emb.assign("item", IDS, VECTORS)
     assert torch.equal(emb.lookup("item", IDS), VECTORS)

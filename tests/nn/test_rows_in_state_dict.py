@@ -57,7 +57,7 @@ def trained(**options: Any) -> Ranker:
     return model
 
 
-def test_a_state_dict_holds_plain_tensors_with_which_a_fresh_model_goes_on_bit_for_bit(
+def test_a_state_dict_holds_plain_tensors_from_which_a_fresh_model_resumes_bit_for_bit(
     make_store: Any,
 ) -> None:
     """The admission counts travel, too: users get their rows with the third occurrence, not with the sixth."""
@@ -134,7 +134,7 @@ def test_a_state_is_not_made_without_its_rows_while_a_checkpoint_reads_them() ->
     assert "emb." + ROWS in model.state_dict()
 
 
-def test_a_state_without_rows_loads_where_the_rows_are_or_where_empty_tables_are_asked_for() -> None:
+def test_a_state_without_rows_loads_where_the_rows_are_or_where_empty_tables_are_requested() -> None:
     model = trained(rows_in_state_dict=False)
     state = copy.deepcopy(model.state_dict())
     assert list(state) == ["emb._extra_state", "tower.weight", "tower.bias"]
@@ -161,7 +161,7 @@ def test_without_rows_leaves_the_rows_of_the_store_as_they_are() -> None:
     assert content(other.emb) == before
 
 
-def test_parts_of_a_state_load_as_torch_says() -> None:
+def test_parts_of_a_state_load_as_torch_specifies() -> None:
     model = trained()
     dense = {name: value for name, value in model.state_dict().items() if not is_of_rows(name)}
     fresh = Ranker()
@@ -239,6 +239,6 @@ def test_states_of_before_still_load() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["yes", None, 1])
-def test_only_true_and_false_say_whether_rows_are_in_the_state(wrong: Any) -> None:
+def test_rows_in_state_dict_accepts_only_true_and_false(wrong: Any) -> None:
     with pytest.raises(TypeError, match=r"rows_in_state_dict must be True or False, got"):
         ml.Embeddings({"a": ml.Slot(2)}, rows_in_state_dict=wrong)

@@ -47,7 +47,7 @@ def by_hand(steps: int) -> Model:
     return model
 
 
-def test_it_steps_beside_the_dense_one_and_with_it_inside() -> None:
+def test_it_steps_alongside_the_dense_optimizer_and_as_its_wrapper() -> None:
     beside, inside = Model(), Model()
     adam, rows = torch.optim.Adam(beside.parameters(), lr=0.1), beside.emb.optimizer()
     both = inside.emb.optimizer(torch.optim.Adam(inside.tower.parameters(), lr=0.1))

@@ -61,7 +61,7 @@ def test_rows_of_several_owners_come_in_one_order() -> None:
     assert emb.vectors("item").ids.tolist() == sorted(IDS["raw"].tolist())
 
 
-def test_they_are_a_copy_of_one_moment() -> None:
+def test_vectors_are_a_copy_of_one_point_in_time() -> None:
     emb = trained()
     ids, vectors = emb.vectors("item")
     before = vectors.clone()
@@ -119,7 +119,9 @@ def test_an_unknown_format_is_refused_before_anything_is_read(tmp_path: Path) ->
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_pyarrow_the_way_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_pyarrow_raises_an_error_that_suggests_alternatives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'monolith-torch\[parquet\]', or write a \.npz file"):
         trained().export_vectors("item", tmp_path / "item.parquet")
@@ -127,7 +129,7 @@ def test_without_pyarrow_the_way_out_is_said(tmp_path: Path, monkeypatch: pytest
     assert trained().export_vectors("item", tmp_path / "item.npz") == 5
 
 
-def test_training_goes_on_and_can_be_cut_again_while_a_file_is_written(
+def test_training_continues_and_can_be_cut_again_while_a_file_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     emb = trained()

@@ -41,7 +41,7 @@ def one_json_line(lines: io.StringIO) -> dict[str, Any]:
     return made
 
 
-def test_a_readable_line_says_when_how_bad_who_and_where() -> None:
+def test_a_readable_line_shows_time_level_rank_and_logger() -> None:
     setup, lines = readable(role="ps", rank=3)
     with setup:
         LOGGER.warning("%d rows lost", 7)
@@ -144,7 +144,7 @@ def test_handlers_of_others_stay() -> None:
     assert "both" in lines.getvalue()
 
 
-def test_the_default_is_standard_error_of_the_moment(
+def test_the_default_is_the_current_standard_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with configure_logging():

@@ -201,9 +201,7 @@ def test_one_name_has_one_kind() -> None:
         (("add", "a"), ("set", "a.total")),
     ],
 )
-def test_names_that_prometheus_could_not_tell_apart_are_refused(
-    first: tuple[str, str], second: tuple[str, str]
-) -> None:
+def test_names_that_collide_on_prometheus_are_rejected(first: tuple[str, str], second: tuple[str, str]) -> None:
     recorder = MetricRecorder()
     getattr(recorder, first[0])(first[1], 1)
     with pytest.raises(ValueError, match=rf"on Prometheus with metric {re.escape(repr(first[1]))}"):
@@ -236,7 +234,7 @@ def test_bounds_of_buckets_ascend(bounds: list[float]) -> None:
         MetricRecorder(timer_bounds=bounds)
 
 
-def test_asking_for_what_was_not_emitted_names_what_was() -> None:
+def test_reading_a_metric_that_was_not_emitted_lists_the_emitted_ones() -> None:
     recorder = MetricRecorder()
     with pytest.raises(NotFoundError, match=r"no counter 'x' with tags \{\}; there are: none"):
         recorder.counter("x")

@@ -10,7 +10,7 @@ from monolith.observe.progress import ProgressLines
 from monolith.testing import FakeClock
 
 
-def test_it_tells_once_a_second_at_most_and_the_last_state_always() -> None:
+def test_it_reports_at_most_once_a_second_and_always_the_last_state() -> None:
     heard: list[dict[str, Any]] = []
     clock = FakeClock()
     with ProgressLines(heard.append, total=30, clock=clock) as bar:

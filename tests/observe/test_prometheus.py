@@ -72,7 +72,7 @@ def test_a_name_that_begins_with_a_digit_is_spelt_with_an_underscore() -> None:
         assert samples(scrape(endpoint.port)) == {("_1st", (("_2nd", "3"),)): 1}
 
 
-def test_every_scrape_shows_the_moment() -> None:
+def test_every_scrape_shows_the_current_values() -> None:
     recorder = MetricRecorder()
     with MetricsEndpoint(recorder=recorder) as endpoint:
         assert scrape(endpoint.port) == ""
@@ -117,7 +117,7 @@ def test_closing_frees_the_port_and_may_be_repeated() -> None:
         assert again.port == endpoint.port
 
 
-def test_slow_clients_keep_no_scrape_out_and_are_gone_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slow_clients_block_no_scrape_and_are_disconnected_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prometheus, "CONNECTION_SECONDS", 1.0)
     with MetricsEndpoint(recorder=MetricRecorder()) as endpoint, contextlib.ExitStack() as ended:
         before = threading.active_count()
@@ -138,7 +138,7 @@ def test_slow_clients_keep_no_scrape_out_and_are_gone_soon(monkeypatch: pytest.M
         assert scrape(endpoint.port) == ""
 
 
-def test_a_port_that_is_taken_is_said_and_leaves_the_registry_as_it_was() -> None:
+def test_a_port_in_use_is_reported_and_does_not_change_the_registry() -> None:
     registry = prometheus_client.CollectorRegistry()
     with MetricsEndpoint(recorder=MetricRecorder()) as first:
         with pytest.raises(

@@ -57,9 +57,7 @@ def test_every_earlier_handler_is_called_with_signal_and_frame(capfd: pytest.Cap
 
 
 @pytest.mark.parametrize("action", [signal.SIG_DFL, signal.SIG_IGN])
-def test_an_action_that_cannot_be_called_is_left_out(
-    action: signal.Handlers, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_an_action_that_cannot_be_called_is_skipped(action: signal.Handlers, capfd: pytest.CaptureFixture[str]) -> None:
     signal.signal(signal.SIGUSR1, action)
     signals.add_siguser1_handler()
     signal.raise_signal(signal.SIGUSR1)
@@ -117,7 +115,7 @@ def test_a_signal_while_stacks_are_printed_does_not_print_them_again(
     assert len(calls) == 4
 
 
-def test_a_missing_frame_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_frame_is_reported(capfd: pytest.CaptureFixture[str]) -> None:
     signals.print_stack_trace(10, None)
     assert "no Python frame" in capfd.readouterr().err
 
@@ -154,7 +152,7 @@ def test_a_handler_from_outside_python_is_replaced_with_a_warning(monkeypatch: p
     assert callable(signal.getsignal(signal.SIGUSR1))
 
 
-def test_a_system_without_the_signal_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_the_signal_raises_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(signal, "SIGUSR1")
     with pytest.warns(RuntimeWarning, match="does not exist on this system"):
         signals.add_siguser1_handler()

@@ -46,7 +46,7 @@ def read_all(stream: ExampleStream, position: bytes | None = None, size: int = 8
         return events, reading.position
 
 
-def test_every_example_comes_once_and_a_position_goes_on_behind_any_block(tmp_path: Path) -> None:
+def test_every_example_is_read_once_and_a_position_resumes_after_any_block(tmp_path: Path) -> None:
     append(tmp_path / "examples-00000", numbered(range(1, 51)))
     append(tmp_path / "examples-00001", numbered(range(1, 31), first_event=1000))
     expected = [*range(1, 51), *range(1001, 1031)]
@@ -77,7 +77,7 @@ def test_a_torn_record_is_waited_for(tmp_path: Path) -> None:
     assert read_all(stream_of(tmp_path, 1), position)[0] == [3]
 
 
-def test_what_was_rewound_is_left_out_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_rewound_examples_are_skipped_and_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "examples-00000"
     append(path, numbered(range(1, 6)))
     append(path, numbered(range(4, 9)))  # what a successor sent again
@@ -121,12 +121,12 @@ def test_missing_numbers_are_an_error_or_counted_and_what_came_before_is_good(tm
     assert stream.counts.missing == 2
 
 
-def test_a_stream_may_begin_behind_its_first_number(tmp_path: Path) -> None:
+def test_a_stream_may_begin_after_its_first_number(tmp_path: Path) -> None:
     append(tmp_path / "examples-00000", numbered([7, 8]))
     assert read_all(stream_of(tmp_path, 1))[0] == [7, 8]
 
 
-def test_old_examples_are_left_out_only_where_that_was_told(tmp_path: Path) -> None:
+def test_old_examples_are_skipped_only_where_a_maximum_lag_is_set(tmp_path: Path) -> None:
     old = now_ms() - 3_600_000
     append(tmp_path / "examples-00000", [*numbered([1, 2], known_ms=old), *numbered([3])])
     assert read_all(stream_of(tmp_path, 1))[0] == [1, 2, 3]
@@ -173,12 +173,12 @@ def test_a_position_counts_the_examples_in_front_of_it_over_restarts(tmp_path: P
     "position",
     [b"", b"[]", b"3", b'{"examples":-1}', b'{"examples":true}', b'{"examples":"4"}', b'{"source":7}', b"\xff"],
 )
-def test_a_position_that_counts_nothing_says_so(position: bytes) -> None:
+def test_a_position_without_counts_reports_none(position: bytes) -> None:
     assert known_examples(position) is None
     assert known_times(position) is None
 
 
-def test_a_position_of_before_positions_counted_is_gone_on_from(tmp_path: Path) -> None:
+def test_a_position_from_before_positions_counted_can_be_resumed(tmp_path: Path) -> None:
     append(tmp_path / "examples-00000", numbered([1, 2, 3]))
     stream = stream_of(tmp_path, 1)
     with stream.blocks(2).read() as reading:
@@ -237,7 +237,7 @@ def test_how_much_waits_is_looked_up_twice_a_second_at_most(tmp_path: Path, monk
     assert 48 <= len(looks) <= 50
 
 
-def test_a_silent_stream_says_so_and_when_it_goes_on(tmp_path: Path) -> None:
+def test_a_silent_stream_reports_the_stall_and_its_end(tmp_path: Path) -> None:
     append(tmp_path / "examples-00000", numbered([1]))
     stream = stream_of(tmp_path, 1, stop_at_end=False, stall_seconds=0.4)
     silences: list[float] = []
@@ -266,7 +266,7 @@ def test_a_silent_stream_says_so_and_when_it_goes_on(tmp_path: Path) -> None:
     assert len(flows) == 1
 
 
-def test_a_wait_ends_when_somebody_stops_it(tmp_path: Path) -> None:
+def test_a_wait_ends_when_the_stream_is_stopped(tmp_path: Path) -> None:
     stream = stream_of(tmp_path, 1, stop_at_end=False)
     with stream.blocks(4).read() as reading:
         threading.Timer(0.05, stream.stop).start()
@@ -305,7 +305,7 @@ def test_what_is_no_output_of_a_joiner_is_named(tmp_path: Path) -> None:
         read_all(stream_of(tmp_path, 1))
 
 
-def test_blocks_are_not_cut_anew(tmp_path: Path) -> None:
+def test_blocks_cannot_be_batched_or_shared_again(tmp_path: Path) -> None:
     blocks = stream_of(tmp_path, 1).blocks(4)
     with pytest.raises(InvalidArgumentError, match=r"of the size that ctx\.examples was given"):
         blocks.batch(8)
@@ -361,7 +361,7 @@ def test_a_topic_is_read_once_although_a_dead_joiner_sent_some_again(cluster: Ka
         topic_stream(cluster, "nobody-wrote-this", kafka={"allow.auto.create.topics": "false"}).blocks(4).read()
 
 
-def test_a_topic_that_was_made_anew_is_read_from_its_beginning(cluster: KafkaCluster) -> None:
+def test_a_recreated_topic_is_read_from_its_beginning(cluster: KafkaCluster) -> None:
     send(cluster, "anew", numbered([1, 2, 3]), 1)
     reached = [Reached(), Reached(2, 900), Reached(), Reached()]
     position = StreamPosition(reached).to_bytes("topic anew", (0, 0))
@@ -401,12 +401,12 @@ def test_messages_without_number_are_bad(cluster: KafkaCluster) -> None:
 # Sessions
 
 
-def test_a_task_that_asks_for_a_stream_that_is_not_there_is_told_what_to_give() -> None:
+def test_a_task_that_requests_a_missing_stream_raises_an_error_that_names_the_option() -> None:
     with pytest.raises(FailedPreconditionError, match=r"monolith train TASK --stream PLACE"):
         TaskContext().examples(8)
 
 
-def test_a_task_that_does_not_read_its_stream_is_told(tmp_path: Path) -> None:
+def test_a_task_that_does_not_read_its_stream_is_rejected(tmp_path: Path) -> None:
     stream = stream_of(tmp_path, 1)
     trainer = Trainer(ExampleTask(), hooks=[StreamHook(stream, task="example")])
     with pytest.raises(FailedPreconditionError, match=r"example: .*input_fn did not read it"):

@@ -97,7 +97,7 @@ def test_a_state_of_another_shape_of_groups_is_refused() -> None:
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda each: pickle.loads(pickle.dumps(each))])  # noqa: S301
 @pytest.mark.parametrize("name", NAMES)
-def test_a_copied_optimizer_goes_on_like_the_first(name: str, copied: Any) -> None:
+def test_a_copied_optimizer_continues_like_the_first(name: str, copied: Any) -> None:
     param = fresh()
     optimizer = make(name, [param], learning_rate_of_a_module)
     run(optimizer, param, gradients(SHAPE, 7))
@@ -130,7 +130,7 @@ def test_groups_have_their_own_rates_and_options(name: str) -> None:
     assert not torch.equal(second, first)
 
 
-def test_a_group_may_say_learning_rate() -> None:
+def test_a_group_may_specify_learning_rate() -> None:
     optimizer = Adamom([{"params": [fresh()], "learning_rate": 0.5}], 0.1)
     assert optimizer.param_groups[0]["lr"] == 0.5
     assert "learning_rate" not in optimizer.param_groups[0]
@@ -198,7 +198,7 @@ def test_options_of_the_wrong_kind_are_refused(kind: type[Any], options: dict[st
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_learning_rate_may_be_a_function_asked_before_every_step(name: str) -> None:
+def test_a_learning_rate_may_be_a_function_called_before_every_step(name: str) -> None:
     rates = [0.5, 0.25, 0.125, 0.0]
     asked = iter(rates)
     by_function, by_hand = fresh(), fresh()

@@ -173,7 +173,7 @@ def test_a_sparse_gradient_is_refused_before_anything_moves(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_closure_is_called_once_with_gradients_and_its_loss_comes_back(name: str) -> None:
+def test_a_closure_is_called_once_with_gradients_and_its_loss_is_returned(name: str) -> None:
     param = start((3,))
     optimizer = make(name, [param])
     calls = []

@@ -46,7 +46,7 @@ def test_a_tensor_that_stands_twice_counts_twice() -> None:
     assert dx.item() == 6
 
 
-def test_a_gradient_that_is_asked_at_its_own_tensor_comes_back() -> None:
+def test_a_gradient_requested_at_its_own_tensor_is_returned() -> None:
     x = leaf(2.0)
     (dx,) = propagate_back_gradients([(torch.full((1,), 5.0), x)], [x])
     assert dx is not None

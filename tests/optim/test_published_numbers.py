@@ -59,7 +59,7 @@ def test_rmsprop_v2(device: str) -> None:
     assert param.item() == pytest.approx(0.031250, rel=1e-6)
 
 
-def test_defaults_are_those_of_the_original() -> None:
+def test_defaults_match_upstream() -> None:
     def defaults(kind: type[Any]) -> dict[str, Any]:
         return {k: v for k, v in kind([torch.zeros(1)]).defaults.items() if k != "step"}
 

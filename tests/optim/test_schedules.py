@@ -21,7 +21,7 @@ def test_the_published_numbers() -> None:
     assert schedule(2) == pytest.approx(0.03)
 
 
-def test_defaults_are_those_of_the_original() -> None:
+def test_defaults_match_upstream() -> None:
     assert PolynomialDecay(1.0, 10) == PolynomialDecay(1.0, 10, 0.0001, power=1.0, cycle=False)
 
 
@@ -86,7 +86,7 @@ def test_a_negative_step_is_refused() -> None:
         PolynomialDecay(1.0, 10)(-1)
 
 
-def test_without_a_step_it_asks_the_session() -> None:
+def test_a_schedule_without_a_step_queries_the_session() -> None:
     schedule = PolynomialDecay(0.01, 10, 0.11)
     with global_step_from(lambda: 2):
         assert schedule() == schedule(2)
@@ -130,7 +130,7 @@ def test_each_group_may_have_its_schedule() -> None:
         ScheduledLR(optimizer, [linear_warmup(1.0, 4)] * 3)
 
 
-def test_a_resumed_scheduler_goes_on_at_its_step() -> None:
+def test_a_restored_scheduler_resumes_at_its_step() -> None:
     param = torch.ones(1, requires_grad=True)
     optimizer = torch.optim.SGD([param], lr=1.0)
     scheduler = ScheduledLR(optimizer, lambda step: 0.5**step)

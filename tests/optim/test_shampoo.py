@@ -97,7 +97,7 @@ def test_options_of_a_group_may_change_while_it_runs() -> None:
     torch.testing.assert_close(param.detach(), run_reference(rule, expected, grads[6:]), rtol=1e-6, atol=1e-8)
 
 
-def test_state_has_the_names_and_shapes_of_the_original() -> None:
+def test_state_has_the_names_and_shapes_of_upstream() -> None:
     param = fresh((300, 5, 2), torch.float32)
     optimizer = Shampoo([param])
     run(optimizer, param, gradients((300, 5, 2), 1))
@@ -142,7 +142,7 @@ def test_without_a_warmup_it_rests_until_its_first_preconditioner() -> None:
     assert moved == [True, False, False, False, True, True, True]
 
 
-def test_without_a_warmup_the_whole_move_is_preconditioned() -> None:
+def test_without_a_warmup_the_full_update_is_preconditioned() -> None:
     param = fresh()
     optimizer = Shampoo([param], 0.5, warmup=0, tau_1=1, tau_2=1)
     grads = gradients(SHAPE, 3)

@@ -148,7 +148,7 @@ def said(served: Served, content: bytes) -> bytes:
         return hear_all(peer)
 
 
-class TestWhatIsSaid:
+class TestPeerMessages:
     def test_a_pull_by_hand_is_answered(self, served: Served) -> None:
         """The grammar of the page is that of the server, so that the damaged ones below are nearly right."""
         with served.connect() as peer:
@@ -169,7 +169,7 @@ class TestWhatIsSaid:
         [b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" + b" " * 40, b"\x16\x03\x01" * 40, bytes(40), b"\xff" * 400],
         ids=["http", "tls", "zeros", "ones"],
     )
-    def test_another_protocol_is_told_so(self, served: Served, content: bytes) -> None:
+    def test_another_protocol_is_answered_with_an_error(self, served: Served, content: bytes) -> None:
         code, text = error_in(said(served, content))
         assert code == 2
         assert text == "frame: these bytes do not begin one; is the other side a program of this project?"
@@ -185,7 +185,7 @@ class TestWhatIsSaid:
     def test_another_token_is_refused(self, served: Served, token: str) -> None:
         assert error_in(said(served, served.greeting(token))) == (8, "server: the token is wrong or missing")
 
-    def test_the_client_of_the_core_says_it_too(self, served: Served) -> None:
+    def test_the_core_client_also_raises_for_a_wrong_token(self, served: Served) -> None:
         client = _core.FrameClient(
             [("127.0.0.1", served.server.frames.port)], served.store.frames_words, token=OPEN_SESAME[1:]
         )
@@ -228,7 +228,7 @@ class TestWhatIsSaid:
                 say(peer, bytes(damaged[: chance.integers(len(damaged) + 1)]))
 
 
-class TestWhatIsNotSaid:
+class TestSlowAndIdlePeers:
     def test_sizes_that_lie_cost_a_page_each(self, served: Served) -> None:
         """200 GiB are announced. A page has 2 MiB where the system gives huge ones to everybody."""
         before = resident_bytes()
@@ -267,7 +267,7 @@ class TestWhatIsNotSaid:
                 served.require_serves()
                 left -= len(peer.recv(min(left, 8192)))
 
-    def test_a_slow_writer_is_heard_and_holds_up_nobody(self, served: Served) -> None:
+    def test_a_slow_writer_is_served_and_blocks_no_other_client(self, served: Served) -> None:
         content = served.greeting() + served.pull()
         with served.connect() as peer:
             for at in range(0, len(content), 40):
@@ -347,7 +347,7 @@ def is_open(peer: socket.socket) -> bool:
     return False
 
 
-def test_patience_ends_for_who_begins_and_does_not_go_on() -> None:
+def test_a_peer_that_begins_and_stalls_is_disconnected_after_patience_seconds() -> None:
     server = _core.FrameServer(
         host="127.0.0.1", port=0, token="", num_threads=1, handler=Nobody(), patience_seconds=0.1
     )

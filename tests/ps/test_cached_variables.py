@@ -146,7 +146,7 @@ def test_a_parameter_of_this_process_stays_uncached(meta: CachedVariableMeta) ->
         CachedVariable(own)
 
 
-def test_what_is_no_parameter_is_refused_in_the_originals_words() -> None:
+def test_a_non_parameter_is_rejected_with_the_upstream_message() -> None:
     said = r"^Only ResourceVariable is supported\. Do you disable V2 behavior or use strategy\?$"
     with pytest.raises(ValueError, match=said):
         cached_variable_creator(lambda: torch.ones(1))  # type: ignore[arg-type,return-value]

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 # Who is who
 
 
-def test_servers_are_taken_in_the_order_of_their_index() -> None:
+def test_servers_are_accepted_only_in_the_order_of_their_index() -> None:
     with running(2) as (first, second):
         with PsCluster([first.address, second.address]) as cluster:
             assert cluster.num_ps == 2
@@ -117,7 +117,7 @@ def test_a_server_that_comes_later_is_waited_for() -> None:
             waiting.result(60).close()
 
 
-def test_a_server_that_was_started_anew_is_noticed() -> None:
+def test_a_restarted_server_is_detected() -> None:
     port = free_port()
     with PsServer(0, 1, port=port) as server, store_of([server]) as store:
         server.close(0.0)
@@ -155,7 +155,7 @@ def test_a_server_that_has_ended_does_not_hang_its_clients() -> None:
             store.stats()
 
 
-def test_closing_a_server_does_not_wait_for_clients_that_are_there() -> None:
+def test_closing_a_server_does_not_wait_for_connected_clients() -> None:
     with PsServer(0, 1) as server, PsCluster([server.address]):
         ended = threading.Thread(target=server.close, args=(3600.0,))
         ended.start()
@@ -194,7 +194,7 @@ def test_a_server_can_be_found_at_another_address(caplog: pytest.LogCaptureFixtu
 # Who may call
 
 
-def test_only_who_knows_the_token_may_call() -> None:
+def test_only_clients_with_the_token_may_call() -> None:
     with PsServer(0, 1, token="open sesame") as server:  # noqa: S106 - a test's
         for wrong in (None, "sesame"):
             with pytest.raises(UnauthenticatedError, match="token is wrong or missing"):
@@ -203,7 +203,7 @@ def test_only_who_knows_the_token_may_call() -> None:
             assert cluster.num_ps == 1
 
 
-def test_who_trusts_the_certificate_and_knows_the_token_trains_among_half_handshakes(tmp_path: Path) -> None:
+def test_a_client_with_the_certificate_and_the_token_trains_among_half_handshakes(tmp_path: Path) -> None:
     made, other = make_certificate(tmp_path, "server"), make_certificate(tmp_path, "other")
     secret = "open sesame"  # noqa: S105 - a test's
     hello = client_hello()
@@ -306,7 +306,7 @@ def test_calls_that_cannot_be_meant_are_refused_as_such() -> None:
         store.cut().release()
 
 
-def test_who_waits_for_a_server_that_moves_is_told_to_ask_again() -> None:
+def test_a_call_waiting_for_a_server_that_moves_raises_unavailable_and_suggests_a_retry() -> None:
     with PsServer(0, 1) as before, PsServer(0, 1) as after, PsCluster([before.address]) as cluster:
         before.close()
         waiting = cluster.begin("Describe", messages.DescribeRequest(), timeout_seconds=None)
@@ -319,7 +319,7 @@ def test_who_waits_for_a_server_that_moves_is_told_to_ask_again() -> None:
         assert cluster.ask("Describe", messages.DescribeRequest())[0].index == 0
 
 
-def test_calls_on_their_way_end_with_a_cluster() -> None:
+def test_pending_calls_end_with_a_cluster() -> None:
     with PsServer(0, 1) as server, PsCluster([server.address]) as cluster:
         server.close()
         waiting = cluster.begin("Describe", messages.DescribeRequest(), timeout_seconds=None)

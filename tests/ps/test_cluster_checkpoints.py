@@ -72,7 +72,7 @@ def save(run: Run, folder: Path) -> None:
 
 @pytest.mark.parametrize("after", PLACES)
 @pytest.mark.parametrize("before", PLACES)
-def test_a_run_goes_on_bit_for_bit_wherever_its_rows_are(
+def test_a_run_resumes_bit_for_bit_wherever_its_rows_are(
     saved: Saved, clusters: Clusters, before: Place, after: Place
 ) -> None:
     folder, at_save, losses = saved.of(before)

@@ -37,7 +37,7 @@ def assert_counts(counter: Counter, counts: Mapping[int, int]) -> None:
 
 
 @pytest.mark.parametrize("num_ps", [2, 5])
-def test_a_save_while_another_worker_pushes_holds_what_its_clock_says(
+def test_a_save_while_another_worker_pushes_matches_its_clock(
     tmp_path: Path, clusters: Mapping[int, PsCluster], num_ps: int
 ) -> None:
     with served(clusters[num_ps]):
@@ -59,7 +59,7 @@ def test_a_save_while_another_worker_pushes_holds_what_its_clock_says(
             assert_counts(counter, saved[step])
 
 
-def test_pushes_go_on_while_a_cut_is_open_and_are_not_in_it(clusters: Mapping[int, PsCluster]) -> None:
+def test_pushes_continue_while_a_cut_is_open_and_are_not_in_it(clusters: Mapping[int, PsCluster]) -> None:
     with served(clusters[3]):
         counter = Counter([*OURS, *BOTH])
         counter.step()

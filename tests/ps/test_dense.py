@@ -57,7 +57,7 @@ def test_weights_and_state_are_bit_for_bit_those_of_one_process(kind: str, num_p
             assert torch.equal(torch.as_tensor(found), torch.as_tensor(value)), (name, key)
 
 
-def test_large_weights_are_divided_and_whole_ones_where_the_rule_needs_them() -> None:
+def test_large_weights_are_partitioned_unless_the_rule_needs_them_undivided() -> None:
     _, adam = connected(FakeServers(3), "adam")
     _, shampoo = connected(FakeServers(3), "shampoo")
     _, undivided = connected(FakeServers(3), "adam", partition=False)
@@ -119,7 +119,7 @@ def test_pushes_of_an_earlier_incarnation_are_refused() -> None:
         client.push(stamp(1), step=1).result()
 
 
-def test_a_worker_joins_with_its_first_push_and_nobody_pushes_for_another() -> None:
+def test_a_worker_joins_with_its_first_push_and_cannot_push_for_another() -> None:
     model, client = connected(FakeServers(1))
     model.give_gradients(0)
     client.push(stamp(0, worker=2), step=0).result()
@@ -149,7 +149,7 @@ def test_two_workers_push_without_waiting_for_each_other_and_nothing_is_lost() -
     assert [shard.applied() for shard in servers.shards] == [{0: 2, 1: 2}] * 3
 
 
-def test_a_later_client_takes_the_values_that_are_there() -> None:
+def test_a_later_client_pulls_the_existing_values() -> None:
     servers = FakeServers(2)
     first, _ = connected(servers)
     model = Weights(seed=9)
@@ -203,7 +203,7 @@ def test_a_gate_that_is_held_lets_nothing_in_until_it_opens() -> None:
     assert not torch.equal(model.large, before["large"])
 
 
-def test_a_worker_that_died_between_two_servers_goes_on_behind_the_one_that_has_least() -> None:
+def test_a_worker_that_died_between_two_servers_resumes_after_the_server_that_lags_most() -> None:
     servers = FakeServers(2)
     model, client = connected(servers)
     client.join(0)
@@ -243,7 +243,7 @@ def test_parameters_that_were_moved_are_followed() -> None:
     assert_same(values_of(model), values_of(expected))
 
 
-def test_what_is_fetched_beside_a_step_shows_when_it_is_assigned() -> None:
+def test_values_fetched_concurrently_with_a_step_show_when_they_are_assigned() -> None:
     model, client = connected(FakeServers(3))
     client.join(0)
     before = values_of(model)
@@ -262,7 +262,7 @@ def test_what_is_fetched_beside_a_step_shows_when_it_is_assigned() -> None:
 
 @pytest.mark.parametrize(("saved_by", "restored_by"), [(1, 3), (3, 1), (5, 2)])
 @pytest.mark.parametrize("kind", ["adam", "adamom", "shampoo"])
-def test_a_state_goes_on_bit_for_bit_on_another_number_of_servers(kind: str, saved_by: int, restored_by: int) -> None:
+def test_a_state_resumes_bit_for_bit_on_another_number_of_servers(kind: str, saved_by: int, restored_by: int) -> None:
     model, client = connected(FakeServers(saved_by), kind)
     client.join(0)
     for step in range(3):
@@ -283,7 +283,7 @@ def test_a_state_goes_on_bit_for_bit_on_another_number_of_servers(kind: str, sav
     assert_same(values_of(other), values_of(expected))
 
 
-def test_a_frozen_state_stays_as_it_was_while_training_goes_on() -> None:
+def test_a_frozen_state_stays_unchanged_while_training_continues() -> None:
     servers = FakeServers(2)
     model, client = connected(servers, "adam")
     client.join(0)
@@ -367,7 +367,7 @@ def test_an_integer_parameter_is_refused_with_the_reason() -> None:
         DenseClient({"count": weight}, torch.optim.SGD([weight], lr=0.1), FakeServers(1))
 
 
-def test_a_parameter_that_only_the_optimizer_knows_is_refused() -> None:
+def test_a_parameter_that_only_the_optimizer_has_is_rejected() -> None:
     weight = nn.Parameter(torch.ones(3))
     with pytest.raises(InvalidArgumentError, match=r"shape \(3,\) that is not among those of the model"):
         DenseClient({}, torch.optim.SGD([weight], lr=0.1), FakeServers(1))

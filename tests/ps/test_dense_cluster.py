@@ -30,7 +30,7 @@ def started(num_ps: int, **options: Any) -> Iterator[PsCluster]:
         yield stack.enter_context(PsCluster(addresses, token=options.get("token")))
 
 
-def test_a_state_is_saved_while_another_worker_pushes_and_goes_on_in_one_process(tmp_path: Path) -> None:
+def test_a_state_saved_during_pushes_of_another_worker_resumes_in_one_process(tmp_path: Path) -> None:
     with started(3) as cluster, Saver(tmp_path) as saver:
         model, other_model = Weights(), Weights()
         state = TrainState(model=model, optimizers={"dense": OPTIMIZERS["adam"](model.parameters())})
@@ -97,7 +97,7 @@ def test_a_module_that_a_server_cannot_import_shows_at_its_start() -> None:
         PsServer(0, num_ps=1, modules=("no_such_module",))
 
 
-def test_a_server_says_that_it_keeps_dense_weights() -> None:
+def test_a_server_reports_that_it_stores_dense_weights() -> None:
     model = Weights()
     with PsServer(0, num_ps=1) as server, PsCluster([server.address]) as cluster:
         shard = server.dense
@@ -146,7 +146,7 @@ def test_rows_and_dense_weights_of_servers_are_cut_together(tmp_path: Path) -> N
     assert torch.equal(found["top.weight"], expected["top.weight"])
 
 
-def test_a_server_that_was_started_anew_is_told_the_weights_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restarted_server_receives_the_weights_immediately(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who said them first is not telling the others any more, and is not waited for."""
     monkeypatch.setattr("monolith.ps.dense.client._FIRST_CLIENT_SECONDS", 0.2)
     models = [Weights(), Weights()]

@@ -45,7 +45,7 @@ def test_weights_over_sockets_are_bit_for_bit_those_of_one_process(kind: str, nu
             assert_same(dict(frozen.gather().weights), values_of(expected))
 
 
-def test_pulls_and_pushes_may_be_on_their_way_together() -> None:
+def test_pulls_and_pushes_may_be_in_flight_together() -> None:
     with SocketServers(2) as servers:
         model, client = connected(servers)
         with client:

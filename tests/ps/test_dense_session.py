@@ -122,7 +122,7 @@ class CountingTask(ExampleTask):
         ({"prefetch": True, "postpush": True}, [0, 0, 0, 1, 2, 3]),
     ],
 )
-def test_a_step_lacks_as_many_updates_as_the_page_says(settings: dict[str, bool], seen: list[int]) -> None:
+def test_a_step_lags_by_as_many_updates_as_the_page_specifies(settings: dict[str, bool], seen: list[int]) -> None:
     task, servers = CountingTask(), FakeServers(2)
     with Session(task, servers=servers, dense=DenseConfig(**settings)) as session:
         for batch in list(task.input_fn("train"))[:6]:
@@ -160,7 +160,7 @@ def test_after_a_settle_a_step_sees_everything() -> None:
 @pytest.mark.parametrize("background", [False, True])
 @pytest.mark.parametrize(("saved_by", "restored_by"), [(3, 0), (0, 3), (2, 5)])
 @pytest.mark.parametrize("kind", ["adam", "shampoo"])
-def test_a_checkpoint_goes_on_on_another_number_of_servers(
+def test_a_checkpoint_resumes_on_another_number_of_servers(
     kind: str, saved_by: int, restored_by: int, background: bool, tmp_path: Path
 ) -> None:
     def servers(count: int) -> dict[str, Any]:
@@ -223,7 +223,7 @@ def test_dense_weights_are_frozen_while_pushes_are_held_and_fetched_afterwards(t
     assert events == ["held", "FREEZE", "released", "FETCH", "RELEASE"]
 
 
-def test_a_checkpoint_says_what_was_applied_of_every_worker(tmp_path: Path) -> None:
+def test_a_checkpoint_records_what_was_applied_of_every_worker(tmp_path: Path) -> None:
     servers = FakeServers(2)
     task = task_of()
     with Session(task, servers=servers, worker_index=1) as other:
@@ -259,7 +259,7 @@ def test_a_checkpoint_of_servers_that_differ_by_a_batch_goes_back_to_as_many_onl
             assert [shard.applied().keys() for shard in same.shards] == [{0, 1}, {0}]
 
 
-def test_weights_that_start_anew_start_anew_on_servers(tmp_path: Path) -> None:
+def test_weights_that_restart_from_scratch_do_so_on_servers(tmp_path: Path) -> None:
     servers, task = FakeServers(2), task_of()
     with Session(task, servers=servers, deterministic=True) as session, Saver(tmp_path) as saver:
         for number in range(3):

@@ -124,7 +124,7 @@ def test_what_cannot_be_is_refused_and_changes_nothing(
     assert weights(servers) == [0.5, 0.5, 0.5]
 
 
-def test_a_size_that_no_machine_has_is_told_as_such(servers: TrainedServers) -> None:
+def test_a_size_that_no_machine_has_is_reported_as_out_of_memory(servers: TrainedServers) -> None:
     with pytest.raises(ResourceExhaustedError, match="no memory"):
         servers.shards[0].call(WORDS, Kind.LOAD, wire.encode(ticket=1, bytes=2**62, begin=0), memoryview(b""))
 
@@ -146,7 +146,7 @@ def test_another_greeting_is_refused() -> None:
         DenseShard(0, 1, gate=OpenGate()).greet(b"rows\n", "somebody")
 
 
-def test_nothing_can_be_asked_before_a_client_has_said_what_the_weights_are() -> None:
+def test_no_call_is_accepted_before_a_client_has_configured_the_weights() -> None:
     shard = DenseShard(0, 1, gate=OpenGate())
     assert not shard.has_state
     for kind, call in ((Kind.PULL, wire.encode_pull(0, 0)), (Kind.JOIN, wire.encode(worker=0)), (Kind.PUSH, head())):
@@ -180,7 +180,7 @@ def own_module(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-def test_a_rule_of_the_users_may_keep_its_gradients_though_their_memory_is_gone(own_module: Any) -> None:
+def test_a_user_rule_may_keep_its_gradients_after_their_memory_is_released(own_module: Any) -> None:
     servers = FakeServers(1, modules=["their_rules"])
     model = nn.Linear(1, 1, bias=False)
     with torch.no_grad():
@@ -210,7 +210,7 @@ def test_an_update_that_failed_half_way_stops_everything_until_a_state_is_put_ba
     assert torch.equal(model.weight, saved.weights["weight"])
 
 
-def test_a_push_that_the_gate_turns_away_is_not_applied_and_asked_again(servers: TrainedServers) -> None:
+def test_a_push_that_the_gate_rejects_is_not_applied_and_is_retried(servers: TrainedServers) -> None:
     servers.gates[0].is_open = False
     assert servers.shards[0].call(WORDS, Kind.PUSH, head(), memoryview(GRADIENTS)) is None
     assert weights(servers) == [1.0, 1.0, 1.0]
@@ -219,7 +219,7 @@ def test_a_push_that_the_gate_turns_away_is_not_applied_and_asked_again(servers:
     assert weights(servers) == [0.5, 0.5, 0.5]
 
 
-def test_pulls_of_one_moment_share_a_copy_and_memory_is_used_again(servers: TrainedServers) -> None:
+def test_pulls_of_one_version_share_a_copy_and_memory_is_reused(servers: TrainedServers) -> None:
     def pull() -> Any:
         answer = servers.shards[0].call(WORDS, Kind.PULL, wire.encode_pull(0, 0), memoryview(b""))
         assert answer is not None
@@ -249,7 +249,7 @@ def test_a_push_that_names_another_one_before_it_moves_nothing(servers: TrainedS
     assert weights(servers) == [0.0, 0.0, 0.0]
 
 
-def test_a_server_says_in_milliseconds_how_long_it_has_had_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_reports_in_milliseconds_how_long_it_has_had_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("monolith.ps.dense.shard.time", types.SimpleNamespace(monotonic=lambda: now))
     servers = FakeServers(1)

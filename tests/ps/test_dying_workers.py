@@ -180,7 +180,7 @@ def counts(store: Store) -> list[float]:
 
 @pytest.mark.usefixtures("torn")
 @pytest.mark.parametrize("is_stamped", [True, False], ids=["own-stamps", "counted"])
-def test_a_worker_killed_between_two_servers_of_a_push_goes_on_behind_the_one_that_lacks_it(
+def test_a_worker_killed_between_two_servers_of_a_push_resumes_after_the_one_that_lacks_it(
     is_stamped: bool, model: Embeddings
 ) -> None:
     assert set(model.lookup("ids", IDS).flatten().tolist()) == {-1.0, -2.0}, (
@@ -199,7 +199,7 @@ def test_a_worker_killed_between_two_servers_of_a_push_goes_on_behind_the_one_th
 
 
 @pytest.mark.usefixtures("torn")
-def test_where_the_batch_is_another_one_then_at_most_those_on_their_way_are_wrong(model: Embeddings) -> None:
+def test_where_the_batch_differs_at_most_those_in_flight_are_wrong(model: Embeddings) -> None:
     others = IDS + 1000
     model.join(0)
     model({"ids": others})["ids"].sum().backward()

@@ -183,7 +183,9 @@ def test_restore_without_ps_monitor(tmp_path: Path, servers: Servers, chief: Chi
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_chief_that_lives_goes_on_where_it_is(tmp_path: Path, servers: Servers, chief: Chief, index: int) -> None:
+def test_a_surviving_chief_continues_from_its_own_step(
+    tmp_path: Path, servers: Servers, chief: Chief, index: int
+) -> None:
     cluster, counter = chief()
     saver = PartialRecoverySaver(tmp_path, ps_monitor=PsMonitor(cluster))
     session(counter, saver, steps=1)
@@ -303,7 +305,7 @@ def test_a_monitor_of_another_number_of_servers_is_refused(clusters: Mapping[int
 
 
 @pytest.mark.parametrize("monitored", [False, True])
-def test_tables_by_listeners_beside_a_dense_saver(
+def test_listeners_save_tables_alongside_a_dense_saver(
     tmp_path: Path, clusters: Mapping[int, PsCluster], *, monitored: bool
 ) -> None:
     monitor = PsMonitor(clusters[2]) if monitored else None
@@ -331,9 +333,7 @@ def test_tables_by_listeners_beside_a_dense_saver(
         assert counts(counter)[1] == {2}
 
 
-def test_a_worker_resumes_behind_the_server_that_was_restored(
-    tmp_path: Path, clusters: Mapping[int, PsCluster]
-) -> None:
+def test_a_worker_resumes_after_the_server_that_was_restored(tmp_path: Path, clusters: Mapping[int, PsCluster]) -> None:
     with served(clusters[2]) as place, PartialRecoverySaver(tmp_path, ps_monitor=PsMonitor(2)) as saver:
         counter = Counter(IDS[:1])
         with second_worker(counter.emb.store, IDS) as other:

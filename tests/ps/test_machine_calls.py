@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 
 @pytest.mark.slow
-def test_a_server_says_its_memory_and_its_limit(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_reports_its_memory_and_its_limit(caplog: pytest.LogCaptureFixture) -> None:
     limit = ["--monolith_default_machine_info_mem_limit", str(1 << 20)]
     with PsProcesses(1, limit) as (servers, config), config.connect() as cluster:
         (health,) = cluster.health()
@@ -61,7 +61,7 @@ def test_a_limit_that_is_none_or_cannot_be_watched_is_refused(monkeypatch: pytes
         assert health.resident_bytes == 0
 
 
-def test_servers_compute_for_as_long_as_they_are_asked_to() -> None:
+def test_servers_compute_for_the_requested_time() -> None:
     with running(2) as servers, PsCluster([server.address for server in servers]) as cluster:
         assert all(throughput > 0 for throughput in cluster.benchmark(0.05))
         for seconds in (0.0, -1.0, 601.0):

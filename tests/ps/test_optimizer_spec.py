@@ -59,7 +59,7 @@ def test_what_a_server_makes_of_a_spec_has_the_same_class_options_and_first_stat
         assert all(torch.equal(made.state[theirs[name]][key], each) for key, each in live.state[value].items())
 
 
-def test_groups_keep_their_options_and_parameters_that_have_no_name_are_left_out() -> None:
+def test_groups_keep_their_options_and_parameters_without_a_name_are_skipped() -> None:
     named = parameters("a", "b", "c")
     groups: list[dict[str, Any]] = [{"params": [named["a"], named["c"]], "momentum": 0.5}, {"params": [named["b"]]}]
     live = SGD(groups, lr=0.1, momentum=0.9)
@@ -85,7 +85,7 @@ def test_learning_rates_are_no_part_of_it_but_come_as_they_are_at_a_push() -> No
     assert live_rates(live, spec) == [{"lr": 0.05}]
 
 
-def test_a_rate_that_is_a_function_is_asked_at_every_push() -> None:
+def test_a_rate_that_is_a_function_is_called_at_every_push() -> None:
     named, asked = parameters("a"), iter([0.5, 0.25])
     live = Adamom(named.values(), lambda: next(asked))
     spec = OptimizerSpec.of(live, ids(named))
@@ -142,7 +142,7 @@ def test_functions_hooked_to_a_step_are_refused_for_they_would_not_run() -> None
         OptimizerSpec.of(live, {})
 
 
-def test_a_class_inside_a_function_is_refused_for_nobody_can_import_it() -> None:
+def test_a_class_inside_a_function_is_rejected_because_it_cannot_be_imported() -> None:
     class Local(SGD):
         pass
 
@@ -184,7 +184,7 @@ def test_what_is_no_description_is_refused(values: dict[str, Any]) -> None:
         OptimizerSpec.from_dict(values)
 
 
-def test_options_that_the_class_refuses_say_which_class_it_was() -> None:
+def test_options_that_the_class_rejects_raise_an_error_that_names_the_class() -> None:
     spec = OptimizerSpec(kind="torch.optim.SGD", options={"momentum": -1.0}, groups=())
     with pytest.raises(InvalidArgumentError, match=r"torch.optim.SGD: it cannot be made here"):
         spec.make({})
@@ -196,7 +196,7 @@ def test_a_module_that_cannot_be_imported_shows_at_the_start() -> None:
         import_modules(["no_such_module"])
 
 
-def test_who_does_not_say_that_its_rule_is_elementwise_sees_whole_parameters(own_module: Any) -> None:
+def test_an_optimizer_not_declared_elementwise_receives_complete_parameters(own_module: Any) -> None:
     assert is_elementwise(torch.optim.Adam)
     assert is_elementwise(Adamom)
     assert is_elementwise(own_module)

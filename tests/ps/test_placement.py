@@ -49,7 +49,7 @@ def test_every_row_lies_on_exactly_one_server(num_ps: int) -> None:
         assert {piece.shape[1:] for piece in found} == {weight.shape[1:]}
 
 
-def test_a_piece_knows_which_server_it_is_on() -> None:
+def test_a_piece_records_which_server_it_is_on() -> None:
     placed = place(model(np.random.default_rng(4), 30), 4)
     assert all(piece.server == number for number, server in enumerate(placed) for piece in server)
 
@@ -66,7 +66,7 @@ def test_a_weight_has_at_most_as_many_pieces_as_servers_and_rows() -> None:
     assert len(pieces_of(placed, "flat")) == 2
 
 
-def test_what_must_stay_whole_stays_whole() -> None:
+def test_indivisible_weights_are_never_split() -> None:
     weights = [WeightInfo(name="whole", shape=(10 * ROWS,), is_divisible=False)]
     assert len(pieces_of(place(weights, 3), "whole")) == 1
     assert len(pieces_of(place([WeightInfo(name="w", shape=(10 * ROWS,))], 3, partition=False), "w")) == 1
@@ -84,7 +84,7 @@ def test_servers_are_loaded_alike() -> None:
     assert max(loads) - min(loads) <= 4 * 300
 
 
-def test_pieces_are_aligned_one_behind_another_whichever_are_left_out() -> None:
+def test_pieces_are_aligned_one_after_another_whichever_are_skipped() -> None:
     for server in place(model(np.random.default_rng(7), 60), 3):
         sizes = [piece.torch_dtype.itemsize for piece in server]
         assert sizes == sorted(sizes, reverse=True)

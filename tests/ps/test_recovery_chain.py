@@ -57,7 +57,7 @@ def test_rows_come_from_nothing_where_a_file_has_all_of_them() -> None:
     assert (found.snapshot_id, found.files, found.end, found.cut_at) == (None, (1, 2, 3), 9, None)
 
 
-def test_what_came_before_a_file_with_all_rows_is_not_asked() -> None:
+def test_files_before_one_with_all_rows_are_skipped() -> None:
     found = plan([entry(3, 0), entry(5, 3), entry(7, 0), entry(9, 7)])
     assert found is not None
     assert found.files == (3, 4)
@@ -83,7 +83,7 @@ def test_a_snapshot_before_the_last_file_with_all_rows_is_not_needed() -> None:
     assert (found.snapshot_id, found.files) == (None, (2,))
 
 
-def test_rows_whose_base_is_gone_do_not_come_back() -> None:
+def test_rows_whose_base_is_missing_are_not_recovered() -> None:
     assert plan([entry(5, 3, snapshots={77: 3}), entry(9, 5, snapshots={77: 3})], [78]) is None
 
 

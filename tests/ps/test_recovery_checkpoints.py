@@ -118,7 +118,7 @@ def test_a_checkpoint_that_is_newer_than_the_record_is_enough(tmp_path: Path) ->
             counter.emb.store.cut().release()  # they are of one life
 
 
-def test_a_restore_voids_the_record_and_is_what_it_goes_on_from(tmp_path: Path) -> None:
+def test_a_restore_voids_the_record_and_the_record_continues_from_it(tmp_path: Path) -> None:
     model, record = tmp_path / "model", tmp_path / "record"
     with recorded(2, record, model_dir=model) as servers:
         with chief(servers) as counter:
@@ -169,7 +169,7 @@ def test_a_checkpoint_of_another_number_of_servers_is_a_base(tmp_path: Path) -> 
             assert counter.all_counts() == {3.0}
 
 
-def test_a_record_whose_checkpoint_is_gone_is_left_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_record_whose_checkpoint_was_deleted_is_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = tmp_path / "model"
     with recorded(1, tmp_path / "record", model_dir=model) as servers:
         with chief(servers) as counter:
@@ -215,7 +215,7 @@ def test_a_checkpoint_of_another_history_leaves_the_record_aside(
             assert counter.all_counts() == {3.0}
 
 
-def test_rows_erased_from_the_checkpoint_do_not_come_back_from_the_record(
+def test_rows_erased_from_the_checkpoint_are_not_recovered_from_the_record(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = tmp_path / "model"
@@ -268,7 +268,7 @@ def test_what_admission_counted_is_that_of_the_checkpoint(tmp_path: Path, is_who
             assert needed == next(times for times in range(1, 20) if offer(emb, 8) == 2) - 2  # not three
 
 
-def test_a_lost_server_that_came_back_is_not_restored_by_a_chief(tmp_path: Path) -> None:
+def test_a_lost_server_that_recovered_is_not_restored_by_a_chief(tmp_path: Path) -> None:
     model = tmp_path / "model"
     with recorded(2, tmp_path / "record", model_dir=model) as servers:
         with chief(servers) as counter:

@@ -32,7 +32,7 @@ def addresses_of(servers: list[PsServer]) -> list[str]:
 
 @pytest.mark.usefixtures("short_level")
 @pytest.mark.parametrize("index", [0, 1])
-def test_nobody_joins_where_one_server_has_lost_its_rows(index: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_worker_joins_where_one_server_has_lost_its_rows(index: int, caplog: pytest.LogCaptureFixture) -> None:
     with running(2) as servers:
         with opened(addresses_of(servers)) as store:
             Worker(store).train([1, 2, 3])
@@ -53,7 +53,7 @@ def test_nobody_joins_where_one_server_has_lost_its_rows(index: int, caplog: pyt
         assert f"server {index} was restarted without its state" in caplog.text
 
 
-def test_who_has_seen_state_does_not_train_on_servers_that_have_all_lost_it() -> None:
+def test_a_worker_that_has_seen_state_does_not_train_on_servers_that_have_all_lost_it() -> None:
     with running(1) as servers, opened(addresses_of(servers)) as store:
         Worker(store).train([1])
         store.owners.set_initialized()
@@ -84,7 +84,7 @@ def test_dense_weights_that_were_lost_are_noticed_as_well() -> None:
                 assert client.join(0).applied is None
 
 
-def test_without_a_chief_nobody_says_who_has_state(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_chief_no_server_is_marked_as_having_state(caplog: pytest.LogCaptureFixture) -> None:
     with running(2) as servers:
         with opened(addresses_of(servers)) as store:
             Worker(store).train([1, 2, 3])
@@ -94,7 +94,7 @@ def test_without_a_chief_nobody_says_who_has_state(caplog: pytest.LogCaptureFixt
     assert "wait until" not in caplog.text
 
 
-def test_a_server_that_came_back_is_joined_and_takes_pushes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_recovered_server_is_joined_and_accepts_pushes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with recorded(2, tmp_path) as servers, opened(servers.addresses) as store, caplog.at_level(logging.INFO):
         worker = Worker(store)
         worker.train([1, 2, 3])

@@ -125,7 +125,7 @@ def train_until_it_dies(address: str, model: Path, *, most_steps: int = 4000) ->
         pytest.param("checkpoint", 2, marks=pytest.mark.slow),
     ],
 )
-def test_a_kill_inside_of_a_write_leaves_one_exact_moment(
+def test_a_kill_inside_of_a_write_keeps_one_consistent_state(
     zygote: Zygote, tmp_path: Path, moment: str, calls: int
 ) -> None:
     server = Killed(zygote, tmp_path, moment=moment, calls=calls)
@@ -143,7 +143,7 @@ def test_a_kill_inside_of_a_write_leaves_one_exact_moment(
 
 
 @pytest.mark.slow
-def test_kills_at_random_moments_lose_what_was_not_written_and_nothing_else(zygote: Zygote, tmp_path: Path) -> None:
+def test_kills_at_random_times_lose_what_was_not_written_and_nothing_else(zygote: Zygote, tmp_path: Path) -> None:
     rng = random.Random(301)  # noqa: S311 - a fixed seed
     expected, lost = 0, 0
     for _ in range(6):

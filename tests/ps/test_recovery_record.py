@@ -66,7 +66,7 @@ def write(path: Path, told: RecordMeta | None = None) -> bytes:
     return path.read_bytes()
 
 
-def test_a_file_says_what_was_written(tmp_path: Path) -> None:
+def test_a_file_returns_what_was_written(tmp_path: Path) -> None:
     write(tmp_path / "record")
     file = RecordFile(tmp_path / "record")
     file.require_whole()
@@ -108,7 +108,7 @@ def framed(text: bytes, *, version: int = FORMAT_VERSION, body: bytes = b"") -> 
     "text",
     [b"", b"[]", b"null", b"{}", b"\xff", b"[" * 100_000, b'{"index": 1e400}', json.dumps({"stores": 3}).encode()],
 )
-def test_a_file_that_somebody_made_up_is_refused(tmp_path: Path, text: bytes) -> None:
+def test_a_forged_file_is_rejected(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "made").write_bytes(framed(text))
     with pytest.raises(DataLossError, match="not the fields of a record"):
         RecordFile(tmp_path / "made")
@@ -145,18 +145,18 @@ def test_places_outside_of_the_file_are_refused(tmp_path: Path) -> None:
             RecordFile(tmp_path / "made")
 
 
-def test_another_version_is_told(tmp_path: Path) -> None:
+def test_another_version_is_reported(tmp_path: Path) -> None:
     (tmp_path / "made").write_bytes(framed(json.dumps(meta().to_json()).encode(), version=FORMAT_VERSION + 1))
     with pytest.raises(DataLossError, match="version 2, this build reads version 1"):
         RecordFile(tmp_path / "made")
 
 
-def test_the_page_tells_the_version() -> None:
+def test_the_page_names_the_version() -> None:
     page = Path(__file__).parents[2] / "docs" / "formats" / "recovery.md"
     assert f"version {FORMAT_VERSION}" in page.read_text(encoding="utf-8").splitlines()[0]
 
 
-def test_a_folder_gives_its_files_in_order_and_leaves_out_what_is_damaged(
+def test_a_folder_returns_its_files_in_order_and_skips_damaged_ones(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = RecordFolder(str(tmp_path), 1, 4)

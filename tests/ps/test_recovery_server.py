@@ -77,7 +77,7 @@ def train(worker: Worker, steps: int) -> None:
         worker.last = seq
 
 
-def test_rows_of_several_stores_come_back_bit_for_bit_with_state_times_and_clocks(tmp_path: Path) -> None:
+def test_rows_of_several_stores_recover_bit_for_bit_with_state_times_and_clocks(tmp_path: Path) -> None:
     with recorded(2, tmp_path) as servers:
         with opened(servers, TWO_TABLES, "first") as first, opened(servers, name="second") as second:
             workers = [Worker(first, 0), Worker(first, 1), Worker(second, 3)]
@@ -99,7 +99,7 @@ def test_rows_of_several_stores_come_back_bit_for_bit_with_state_times_and_clock
             train(Worker(first, 0), 1)
 
 
-def test_rows_that_were_removed_do_not_come_back(tmp_path: Path) -> None:
+def test_rows_that_were_removed_are_not_recovered(tmp_path: Path) -> None:
     with recorded(1, tmp_path) as servers:
         with opened(servers) as store:
             worker = Worker(store)
@@ -121,7 +121,7 @@ def test_rows_that_were_removed_do_not_come_back(tmp_path: Path) -> None:
             assert content(store) == before
 
 
-def test_rows_that_were_emptied_do_not_come_back_and_what_follows_does(tmp_path: Path) -> None:
+def test_rows_that_were_emptied_are_not_recovered_and_later_ones_are(tmp_path: Path) -> None:
     with recorded(1, tmp_path) as servers:
         with opened(servers) as store:
             Worker(store).train([1, 2])
@@ -135,7 +135,7 @@ def test_rows_that_were_emptied_do_not_come_back_and_what_follows_does(tmp_path:
             assert rows_of(store, [1, 2, 3]) == [[0.0, 0.0], [-1.0, -1.0], [-1.0, -1.0]]
 
 
-def test_dense_weights_come_back_with_what_their_optimizers_learned(tmp_path: Path) -> None:
+def test_dense_weights_recover_with_what_their_optimizers_learned(tmp_path: Path) -> None:
     torch.manual_seed(0)
     with recorded(2, tmp_path) as servers:
         model = Weights(rows=50)
@@ -160,7 +160,7 @@ def test_dense_weights_come_back_with_what_their_optimizers_learned(tmp_path: Pa
         assert dict(servers.servers[1].recovered.stamps["dense"]) == stamps
 
 
-def test_a_moment_is_exact_while_others_push(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recovery_point_is_exact_while_other_workers_push(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with recorded(2, tmp_path) as servers:
         with counting(servers) as counter, counting(servers, worker=1) as other, Pusher(other) as pusher:
             for _ in range(6):
@@ -198,7 +198,7 @@ def test_increments_are_written_while_a_checkpoint_is(tmp_path: Path) -> None:
             assert rows_of(store, [1]) == [[-2.0, -2.0]]
 
 
-def test_a_server_comes_back_before_anybody_can_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_recovers_before_any_client_can_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     bring_back, start_frames, bind = RecoveryManager.bring_back, PsServer._start_frames, PsServer._bind
 
@@ -241,7 +241,7 @@ def flip_a_bit(path: Path) -> None:
         (Path.unlink, "a part before number 4 is missing; all later parts are skipped"),
     ],
 )
-def test_a_damaged_tail_costs_what_it_held_and_the_record_goes_on(
+def test_a_damaged_tail_costs_what_it_held_and_the_record_continues(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None], warning: str
 ) -> None:
     with recorded(1, tmp_path) as servers:
@@ -300,7 +300,7 @@ def test_nothing_is_written_while_nothing_happens(tmp_path: Path) -> None:
         assert servers.files(0) == before
 
 
-def test_a_record_without_checkpoints_is_begun_anew_when_it_is_long(
+def test_a_record_without_checkpoints_restarts_from_scratch_when_it_is_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("monolith.ps.recovery.recorder._LONG_BYTES", 8000)
@@ -350,7 +350,7 @@ def test_rows_of_a_model_that_has_changed_are_dropped(tmp_path: Path, caplog: py
             pass
 
 
-def test_parts_of_the_server_come_back_with_it(tmp_path: Path) -> None:
+def test_parts_of_the_server_recover_with_it(tmp_path: Path) -> None:
     with recorded(1, tmp_path) as servers:
         loaded: list[bytes] = []
         state = b"one"

@@ -76,7 +76,7 @@ def test_a_client_that_joins_judges_times_by_what_the_servers_have_seen() -> Non
         assert second.stats().times_ahead == 1
 
 
-def test_a_store_that_nobody_knows_any_more_ends_at_once() -> None:
+def test_a_store_without_references_ends_immediately() -> None:
     with running(1) as servers, PsCluster([server.address for server in servers]) as cluster:
         store = PsStore(ONE_TABLE, servers=cluster)
         ended = weakref.ref(store)
@@ -103,7 +103,7 @@ def test_a_wire_that_does_not_exist_is_refused() -> None:
         PsStore(ONE_TABLE, servers=[servers[0].address], wire="fp8")  # type: ignore[arg-type]  # that is the point
 
 
-def test_rows_that_are_rounded_on_the_wire_say_so() -> None:
+def test_rows_that_are_rounded_on_the_wire_are_reported_as_inexact() -> None:
     with running(1) as servers:
         store = PsStore(ONE_TABLE, servers=[servers[0].address], wire="fp16")
         assert not store.traits.exact
@@ -167,7 +167,7 @@ def test_a_worker_that_is_slow_between_two_servers_is_awaited_again_and_again(mo
         assert releases == 4, "three holds in which it did not come, and the one of the cut"
 
 
-def test_a_worker_that_died_between_two_servers_is_told_of_once_and_awaited_once(
+def test_a_worker_that_died_between_two_servers_is_reported_once_and_awaited_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_push_hold, "_LEVEL_SECONDS", 0.01)
@@ -314,7 +314,7 @@ def test_a_write_that_is_cancelled_ends_on_all_servers(tmp_path: Path, monkeypat
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_cut_that_is_forgotten_is_released() -> None:
+def test_a_cut_without_references_is_released() -> None:
     with running(2) as servers, store_of(servers) as store:
         store.cut()  # nobody keeps it
         store.cut().release()
@@ -367,7 +367,7 @@ def test_a_large_block_crosses_in_pieces() -> None:
 # Readers
 
 
-def test_a_reader_that_only_some_servers_know_is_not_gone_on_with() -> None:
+def test_a_reader_that_only_some_servers_have_is_not_resumed() -> None:
     with running(2) as servers, store_of(servers) as store:
         reader = store.open_reader("log")
         request = reader._message()

@@ -40,7 +40,7 @@ def tally_of(rows: Any) -> StampTally:
     return StampTally(rows)
 
 
-def test_the_oldest_event_is_that_of_the_batch_where_its_position_tells_it() -> None:
+def test_the_oldest_event_is_that_of_the_batch_where_its_position_has_it() -> None:
     rows = Rows()
     tally = tally_of(rows)
     rows.apply(0, 0, newest=9_000, known=(2_000, 5_000))
@@ -55,7 +55,7 @@ def test_the_oldest_event_is_that_of_the_batch_where_its_position_tells_it() -> 
     assert (found.oldest_event_ms, found.newest_event_ms) == (8_000, 8_500)
 
 
-def test_of_several_batches_the_oldest_event_is_never_told_younger_than_it_can_be() -> None:
+def test_of_several_batches_the_oldest_event_is_never_reported_younger_than_it_can_be() -> None:
     rows = Rows()
     rows.apply(0, 0, known=(1_000, 2_000))
     tally = tally_of(rows)

@@ -101,7 +101,7 @@ def test_notes_are_left_for_others_until_the_choice_is_made() -> None:
             assert other.notes() == {"result": addresses[0]}
 
 
-def test_who_has_a_place_takes_no_other() -> None:
+def test_a_server_that_has_a_place_rejects_another() -> None:
     with standing_by(2) as roles, StandbyServers([role.address for role in roles], 2) as servers:
         addresses = [role.address for role in roles]
         servers.give_places(addresses)

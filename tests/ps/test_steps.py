@@ -14,7 +14,7 @@ from monolith.tables.history import OwnerClock
 from ps.server_fixtures import running, store_of
 
 
-def test_a_store_hears_the_steps_of_other_workers_with_every_join_and_push() -> None:
+def test_a_store_receives_the_steps_of_other_workers_with_every_join_and_push() -> None:
     with running(2) as servers, store_of(servers) as first, store_of(servers) as second:
         assert first.steps_of_others == -1
         one = Worker(first, 4)
@@ -30,7 +30,7 @@ def test_a_store_hears_the_steps_of_other_workers_with_every_join_and_push() -> 
         assert [server.steps() for server in servers] == [4, 4]
 
 
-def test_steps_come_back_with_the_clocks() -> None:
+def test_steps_are_restored_with_the_clocks() -> None:
     with running(2) as servers, store_of(servers) as store:
         Worker(store, 0).train([1, 2])
         clocks = {worker: stamp(seq, worker=worker) for worker, seq in ((0, 11), (5, 6))}

@@ -86,7 +86,7 @@ def test_no_thread_of_the_session_waits_for_servers(at_servers: TableDefaults) -
     assert not [name for name in names if name.startswith("session/tables")]
 
 
-def test_a_checkpoint_amid_reads_and_pushes_on_their_way_goes_on_bit_for_bit(
+def test_a_checkpoint_amid_reads_and_pushes_in_flight_resumes_bit_for_bit(
     at_servers: TableDefaults, tmp_path: Path
 ) -> None:
     pipeline = PipelineConfig(prefetch=2, postpush=True, wait_for_batches=True)

@@ -33,7 +33,7 @@ def store(request: pytest.FixtureRequest, clusters: Mapping[int, PsCluster]) -> 
         served.close()
 
 
-def test_who_joins_hears_what_each_owner_has(store: Store) -> None:
+def test_a_joining_worker_receives_what_each_owner_has(store: Store) -> None:
     session = store.join(0)
     assert list(session.applied_by_server) == [stamp(2), stamp(5)]
     assert (session.applied, session.next_seq) == (stamp(2), 6)
@@ -58,7 +58,7 @@ def test_one_that_goes_missing_later_is_still_noticed(store: Store) -> None:
         worker.push(worker.plan([FIRST, SECOND], 10), previous=9)
 
 
-def test_a_store_of_one_owner_says_what_that_has() -> None:
+def test_a_store_of_one_owner_returns_what_that_owner_has() -> None:
     store = LocalStore(ONE_TABLE)
     worker = Worker(store)
     worker.train([1])

@@ -108,7 +108,7 @@ def _own(number: int) -> list[tuple[str, Any]]:
     return [("grpc.use_local_subchannel_pool", 1), ("test.number", number)]
 
 
-def test_one_that_makes_no_call_is_closed_however_much_it_says(start: Start) -> None:
+def test_a_connection_that_makes_no_call_is_closed_however_much_it_sends(start: Start) -> None:
     port, _ = start(silent_seconds=0.5)
     with grpc.insecure_channel(f"127.0.0.1:{port}", _own(0)) as known, connect(port, PREFACE) as peer:
         assert call(known) == b"hello"

@@ -136,7 +136,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 
 
 class TestBytes:
-    def test_calls_of_every_size_come_back_in_order(self) -> None:
+    def test_calls_of_every_size_return_in_order(self) -> None:
         with ends() as both:
             client = both.client()
             bodies = [bytes([n % 251]) * size for n, size in enumerate((0, 1, 1000, (1 << 18) - 1, 1 << 18, 5_000_000))]
@@ -154,7 +154,7 @@ class TestBytes:
             assert echo(client, b"x" * 3_000_000) == b"x" * 3_000_000
             client.close()
 
-    def test_several_connections_at_once(self) -> None:
+    def test_several_connections_run_concurrently(self) -> None:
         with ends() as both:
             clients = [both.client() for _ in range(8)]
             calls = [
@@ -174,7 +174,7 @@ class TestBytes:
             assert echo(client, b"goes on") == b"goes on"
             client.close()
 
-    def test_what_is_said_before_an_end_still_arrives(self) -> None:
+    def test_what_is_sent_before_an_end_still_arrives(self) -> None:
         """A peer that says all it has and no more is answered, and then hung up on."""
         with ends() as both, socket.create_connection(both.tunnel.address, timeout=ENDS_HANGS) as raw:
             raw.sendall(b"x" * 40)
@@ -185,7 +185,7 @@ class TestBytes:
             assert heard[:4] == b"MMLF"
             assert b"these bytes do not begin one" in heard
 
-    def test_whoever_does_not_read_makes_the_server_wait_and_not_grow(self) -> None:
+    def test_a_client_that_does_not_read_makes_the_server_wait_and_not_grow(self) -> None:
         with ends() as both:
             client = both.client()
             echo(client, b"")
@@ -205,7 +205,7 @@ class TestBytes:
 
 
 class TestFaults:
-    def test_a_wrong_token_of_the_control_is_said_at_once(self) -> None:
+    def test_a_wrong_token_of_the_control_is_reported_immediately(self) -> None:
         server = ServerCredentials(token=OPEN_SESAME)
         with ends(server, ClientCredentials(token=OPEN_SESAME + "s")) as both:
             client = both.client(OPEN_SESAME)
@@ -214,7 +214,7 @@ class TestFaults:
             assert both.echo.greeted == 0
             client.close()
 
-    def test_a_server_that_knows_no_such_stream_is_named(self) -> None:
+    def test_a_server_without_the_stream_method_is_reported(self) -> None:
         with (
             control_of(None, ServerCredentials()) as port,
             channel_to(port, ClientCredentials()) as channel,
@@ -266,7 +266,7 @@ class TestFaults:
             assert waiting.wait()[1] == b"second"
             second.close()
 
-    def test_closing_ends_calls_under_way(self) -> None:
+    def test_closing_ends_calls_in_flight(self) -> None:
         with ends() as both:
             client = both.client()
             call = client.begin(0, WAIT, b"", [], None, ENDS_HANGS)
@@ -277,7 +277,7 @@ class TestFaults:
             client.close()
             del call
 
-    def test_a_frame_server_that_is_gone_ends_the_stream(self) -> None:
+    def test_a_stopped_frame_server_ends_the_stream(self) -> None:
         with ends() as both, socket.create_connection(both.tunnel.address, timeout=ENDS_HANGS) as raw:
             raw.sendall(question(1, token_and_words(b"", b"echo")))
             assert raw.recv(4) == b"MMLF"

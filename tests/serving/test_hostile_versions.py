@@ -67,7 +67,7 @@ def forged_csr(document: Any) -> list[Any]:
 
 
 @pytest.mark.slow
-def test_a_version_that_crashes_its_process_is_refused_and_newer_ones_are_taken_up(
+def test_a_version_that_crashes_its_process_is_rejected_and_newer_ones_are_loaded(
     exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(version_watch, "POLL_SECONDS", 0.05)
@@ -97,13 +97,13 @@ def test_a_trial_that_does_not_end_is_ended(exported: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"7", b"[" * 10_000, b'{"x": 1}', b"\xff", b'"' * 60_000])
-def test_a_child_that_says_anything_else_is_no_success(text: bytes) -> None:
+def test_a_child_that_reports_anything_else_is_no_success(text: bytes) -> None:
     for code in (0, 1, -11, -9, -40):
         with pytest.raises(DataLossError, match="before it had an answer"):
             trial.require_success(code, text, b"", "export 'x'")
 
 
-def test_the_last_line_of_a_child_without_a_verdict_is_told_up_to_300_characters() -> None:
+def test_the_last_line_of_a_child_without_a_verdict_is_reported_up_to_300_characters() -> None:
     with pytest.raises(DataLossError, match=r"it wrote: x{300}$"):
         trial.require_success(1, b"", b"first\n" + b"x" * 301, "export 'x'")
 

@@ -168,7 +168,7 @@ def test_an_empty_request_an_unknown_signature_and_a_closed_predictor(exported: 
 
 
 @pytest.mark.slow
-def test_a_newer_export_takes_over_without_a_failed_call_and_frees_the_old_rows(tmp_path: Path) -> None:
+def test_a_newer_export_is_activated_without_a_failed_call_and_frees_the_old_rows(tmp_path: Path) -> None:
     trainer = trained(2)
     trainer.export(str(tmp_path), example=make_batch(0), options=ExportConfig(version=1))
     batch, failures, versions = make_batch(5), [], set()
@@ -256,7 +256,7 @@ def test_shards_have_all_rows_between_them(tmp_path: Path) -> None:
         Predictor(str(tmp_path / "ps_1"))
 
 
-def test_signatures_say_types_and_shapes(predictor: Predictor) -> None:
+def test_signatures_specify_types_and_shapes(predictor: Predictor) -> None:
     found = predictor.signatures["serving_default"]
     assert found.inputs.keys() == {"user", "item", "tags", "price", "ages"}
     assert (found.inputs["item"].kind, found.inputs["item"].shape) == ("ids", (None, 3))
@@ -269,7 +269,7 @@ def test_signatures_say_types_and_shapes(predictor: Predictor) -> None:
 
 
 @pytest.mark.slow
-def test_storage_that_is_away_is_a_problem_until_it_answers_again(
+def test_unavailable_storage_is_a_problem_until_it_answers_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(version_watch, "POLL_SECONDS", 0.02)
@@ -295,7 +295,7 @@ def test_storage_that_is_away_is_a_problem_until_it_answers_again(
 
 
 @pytest.mark.slow
-def test_a_folder_that_is_called_like_another_version_is_told_and_not_served(
+def test_a_folder_named_like_another_version_is_reported_and_not_served(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(version_watch, "POLL_SECONDS", 0.02)

@@ -77,7 +77,7 @@ def test_rows_and_weights_of_the_log_are_served_with_their_version(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_a_log_that_is_not_there_yet(tmp_path: Path) -> None:
+def test_a_log_that_does_not_exist_yet_is_followed_later(tmp_path: Path) -> None:
     trainer, batch = trained(2), make_batch(7)
     place = trainer.export(str(tmp_path / "model"), example=batch)
     with Predictor(place, follow=str(tmp_path / "log")) as predictor:
@@ -145,7 +145,7 @@ def test_what_a_base_has_is_served_from_the_first_answer_on(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_weights_of_the_log_stay_when_an_export_of_weights_alone_takes_over(tmp_path: Path) -> None:
+def test_weights_of_the_log_stay_when_an_export_of_weights_alone_is_loaded(tmp_path: Path) -> None:
     trainer, batch = trained(2), make_batch(7)
     trainer.export(str(tmp_path / "model"), example=batch, options=ExportConfig(version=3))
     state = trainer.state

@@ -133,7 +133,7 @@ def recording(
 
 
 @pytest.mark.parametrize("signature", ["raw_assign", "hashtable_assign"])
-def test_receivers_have_the_rows_of_the_trainer_and_removed_ids_are_gone(run: Run, signature: str) -> None:
+def test_receivers_have_the_rows_of_the_trainer_and_removed_ids_are_deleted(run: Run, signature: str) -> None:
     random = np.random.default_rng(3)
     with receiver() as shard:
         client = ParameterSyncClient(run.place, "m", "0/1", [shard.server.address], signature=signature)
@@ -180,7 +180,7 @@ def test_a_push_that_fails_is_repeated_and_other_receivers_get_theirs(run: Run) 
         assert keys == [[1], [2]]
 
 
-def test_a_new_receiver_begins_at_a_base_and_gets_what_came_behind_it(run: Run) -> None:
+def test_a_new_receiver_begins_at_a_base_and_gets_what_followed_it(run: Run) -> None:
     run.assign("item", dict.fromkeys(range(50), 1.0))
     run.assign("user", dict.fromkeys(range(50), 2.0))
     run.remove("item", [7])
@@ -195,7 +195,7 @@ def test_a_new_receiver_begins_at_a_base_and_gets_what_came_behind_it(run: Run) 
         require_equal(new, run)
 
 
-def test_a_receiver_that_cannot_tell_its_ids_gets_the_base_and_a_warning(
+def test_a_receiver_that_cannot_report_its_ids_gets_the_base_and_a_warning(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     run.assign("item", {1: 1.0})
@@ -269,7 +269,7 @@ def test_positions_outlive_the_process_that_pushes(run: Run, tmp_path: Path) -> 
     assert PushPositions(positions, log="elsewhere").of("a", life="b").numbers == {}
 
 
-def test_a_log_that_forgot_what_a_receiver_needs_is_begun_at_its_base(run: Run) -> None:
+def test_a_log_that_truncated_what_a_receiver_needs_restarts_at_its_base(run: Run) -> None:
     run.assign("item", dict.fromkeys(range(30), 1.0))
     with receiver() as shard, ParameterSyncClient(run.place, "m", "0/1", [shard.server.address]) as client:
         client.push()
@@ -302,7 +302,7 @@ def test_a_receiver_that_hangs_costs_its_timeout_and_a_run_ends_at_its_limit(run
             require_equal(shard, run)
 
 
-def test_a_receiver_of_another_schema_is_told_of_and_the_others_get_theirs(run: Run) -> None:
+def test_a_receiver_of_another_schema_is_reported_and_the_others_get_theirs(run: Run) -> None:
     run.assign("item", {1: 1.0})
     other = {"item": TableConfig([Segment(5)], serving=True), "user": TableConfig([Segment(3)], serving=True)}
     with (
@@ -320,7 +320,7 @@ def test_a_receiver_of_another_schema_is_told_of_and_the_others_get_theirs(run: 
         assert wrong.server.tables.num_rows == 0
 
 
-def test_rows_that_are_not_numbers_are_left_out_and_the_rest_goes_on(run: Run) -> None:
+def test_rows_that_are_not_numbers_are_skipped_and_the_rest_continues(run: Run) -> None:
     run.assign("item", {1: 1.0, 2: 2.0})
     with receiver() as shard, ParameterSyncClient(run.place, "m", "0/1", [shard.server.address]) as client:
         client.push()
@@ -395,7 +395,7 @@ def test_wide_keys_and_compressed_rows_arrive_as_they_are_served(tmp_path: Path)
     assert torch.equal(found["item"], torch.tensor([[0.1, 0.2], [0.3, 0.4]]).half().float())
 
 
-def test_messages_and_json_have_the_names_and_numbers_of_the_original() -> None:
+def test_messages_and_json_have_the_names_and_numbers_of_upstream() -> None:
     numbers = {
         name: {field.name: field.number for field in found.fields}
         for name, found in sync_messages.DESCRIPTOR.message_types_by_name.items()
@@ -450,7 +450,7 @@ def test_receivers_of_a_backend_come_from_discovery(run: Run, tmp_path: Path) ->
     assert (tmp_path / "positions" / "m-ps-0-of-1.json").exists()
 
 
-def test_a_log_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_a_missing_log_is_reported(tmp_path: Path) -> None:
     client = ParameterSyncClient(str(tmp_path / "none"), "m", "0/1", ["127.0.0.1:1"])
     with client, pytest.raises(NotFoundError):
         client.push()

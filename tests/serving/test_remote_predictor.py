@@ -83,7 +83,7 @@ def test_an_entry_with_three_shards_answers_as_the_model_in_one_piece(exports: P
     assert min(rows) > 0
 
 
-def test_wrong_requests_and_lost_shards_are_told(exports: Path, stack: ExitStack) -> None:
+def test_wrong_requests_and_lost_shards_are_reported(exports: Path, stack: ExitStack) -> None:
     shards, addresses = start(stack, exports / "parts")
     asking = RemotePredictor(str(exports / "parts"), addresses, max_rpc_deadline_millis=LONG)
     remote = stack.enter_context(asking)
@@ -107,7 +107,7 @@ def test_wrong_requests_and_lost_shards_are_told(exports: Path, stack: ExitStack
         remote.predict(batch)
 
 
-def test_what_shards_refuse_is_no_fault_of_who_asks(exports: Path, stack: ExitStack) -> None:
+def test_what_shards_reject_is_no_fault_of_the_caller(exports: Path, stack: ExitStack) -> None:
     _, guarded = start(stack, exports / "parts", credentials=ServerCredentials(token="sesame"))  # noqa: S106 - of this test
     _, addresses = start(stack, exports / "parts")
     for given, sentence in (
@@ -128,7 +128,7 @@ def test_another_number_of_shards_than_the_export_is_for_is_refused(exports: Pat
 
 
 @pytest.mark.slow
-def test_a_newer_export_takes_over_when_all_shards_have_its_rows_and_no_call_fails(
+def test_a_newer_export_is_activated_when_all_shards_have_its_rows_and_no_call_fails(
     tmp_path: Path, stack: ExitStack
 ) -> None:
     trainer, batch, path = trained(2), make_batch(5), tmp_path / "parts"

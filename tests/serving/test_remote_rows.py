@@ -151,7 +151,7 @@ def test_a_shard_that_hangs_ends_a_lookup_at_its_deadline_and_zeros_are_a_policy
         assert 0 < is_lost.sum() < len(keys)
 
 
-def test_a_shard_without_replicas_fails_with_what_its_last_one_said(shards: list[list[ShardProcess]]) -> None:
+def test_a_shard_without_replicas_fails_with_the_error_of_its_last_one(shards: list[list[ShardProcess]]) -> None:
     for replica in shards[0]:
         replica.send(signal.SIGKILL)
     with RemoteRows("m", DIMS, addresses(shards), max_rpc_deadline_millis=LONG) as remote:
@@ -301,7 +301,7 @@ def test_a_connection_that_is_cut_in_the_middle_is_an_error_and_another_replica_
         thread.join()
 
 
-def test_a_token_is_needed_where_one_is_asked_for() -> None:
+def test_a_token_is_needed_where_the_shard_requires_one() -> None:
     with served(credentials=ServerCredentials(token="secret")) as shard:  # noqa: S106 - of this test
         for token, known in ((None, False), ("wrong", False), ("secret", True)):
             credentials = ClientCredentials(token=token)
@@ -370,7 +370,7 @@ def test_wrong_ids_are_refused_before_anything_is_sent(ids: dict[str, torch.Tens
         remote.lookup(ids)
 
 
-def test_a_race_asks_each_replica_once_and_hedges_by_its_clock() -> None:
+def test_a_race_calls_each_replica_once_and_hedges_by_its_clock() -> None:
     race = HedgedRequest(["a", "b", "c"], hedge_seconds=1.0)
     assert race.begin(10.0) == "a"
     assert race.hedge(10.9) is None

@@ -67,7 +67,7 @@ def test_an_estimator_exports_parts_and_weights_alone(estimator: Estimator, tmp_
     assert place == f"{tmp_path}/exported_models/entry/{later + 1}", "servers take the highest"
 
 
-def test_a_function_takes_names_as_the_original_does(estimator: Estimator, tmp_path: Path) -> None:
+def test_a_function_accepts_names_as_upstream_does(estimator: Estimator, tmp_path: Path) -> None:
     path = str(tmp_path / "exported_models")
     for version in (9, 10):
         estimator.export_saved_model(example=EXAMPLE, version=version)

@@ -22,7 +22,7 @@ def proto(**fields: object) -> messages.TensorProto:
 
 @pytest.mark.parametrize("dtype", list(DTYPES.values()), ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0, 4), (2, 3, 2)], ids=str)
-def test_a_tensor_comes_back_bit_for_bit(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_a_tensor_round_trips_bit_for_bit(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     count = int(np.prod(shape)) * dtype.itemsize
     raw = torch.randint(0, 2 if dtype is torch.bool else 256, (count,), generator=torch.Generator().manual_seed(3))
     tensor = raw.to(torch.uint8).view(dtype).reshape(shape)

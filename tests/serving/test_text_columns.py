@@ -190,7 +190,7 @@ def test_what_is_neither_a_text_nor_an_id_is_refused(trained: Trained, change: d
     assert (status, told) == (400, sentence)
 
 
-def test_a_predictor_refuses_texts_beside_numbers(trained: Trained) -> None:
+def test_a_predictor_rejects_texts_mixed_with_numbers(trained: Trained) -> None:
     with pytest.raises(InvalidArgumentError, match=r"input 'user': has texts, .* got int"):
         trained.predictor.predict({"user": ["ann", 3], "genres": ["a"], "seen": ["a"], "age": [[1.0]]})
 
@@ -243,7 +243,7 @@ class TestDatasets:
                 read = values.to_lists() if isinstance(values, ml.Ragged) else values.tolist()
                 assert [each if isinstance(each, list) else [each] for each in given] == read
 
-    def test_what_a_batch_says_stays_with_its_columns(self) -> None:
+    def test_the_text_columns_of_a_batch_stay_with_its_columns(self) -> None:
         texts = {"user": TextColumn("user"), "item": TextColumn("thing")}
         columns = {"user": text_ids("user", ["a", "b"]), "item": text_ids("thing", ["c", "d"])}
         batch = Batch(columns, texts={**texts, "gone": TextColumn("gone")})

@@ -68,7 +68,7 @@ def test_a_problem_of_the_storage_goes_when_it_answers_again(watch: Callable[...
     assert served.tried == []
 
 
-def test_a_version_whose_files_are_away_is_tried_again(watch: Callable[..., Watched]) -> None:
+def test_a_version_whose_files_are_unavailable_is_retried(watch: Callable[..., Watched]) -> None:
     served, found = watch()
     served.errors[2] = UnavailableError("its files are away")
     served.newest = 2
@@ -137,7 +137,7 @@ def test_one_that_does_not_poll_looks_when_it_is_woken(watch: Callable[..., Watc
     wait_until(lambda: served.now == 2)
 
 
-def test_one_that_does_not_poll_asks_storage_again_that_was_away(watch: Callable[..., Watched]) -> None:
+def test_a_watch_that_does_not_poll_retries_storage_that_was_unavailable(watch: Callable[..., Watched]) -> None:
     served, found = watch(polls=False)
     served.looks.acquire()
     served.away = "the storage is away"
@@ -155,7 +155,7 @@ def test_one_that_never_started_can_be_closed() -> None:
     assert found.stopped.is_set()
 
 
-def test_a_version_that_hangs_is_refused_and_newer_ones_are_taken_up(
+def test_a_version_that_hangs_is_rejected_and_newer_ones_are_activated(
     watch: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(version_watch, "TAKE_UP_SECONDS", 0.1)

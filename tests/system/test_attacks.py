@@ -41,9 +41,7 @@ def test_everything_holds_that_must(name: str, project_root: Path, quick_folder:
         (["--minutes", "0"], "--minutes more than 0"),
     ],
 )
-def test_an_attack_that_is_not_there_is_refused(
-    arguments: list[str], said: str, project_root: Path, programs: Programs
-) -> None:
+def test_an_unknown_attack_is_rejected(arguments: list[str], said: str, project_root: Path, programs: Programs) -> None:
     done = programs.run(ATTACK, *arguments, folder=project_root)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
@@ -58,7 +56,7 @@ def some(seed: int, folder: Path) -> Iterator[Attempt]:
         yield Attempt(f"attempt {number} of {seed}", "good", "it broke" if number == 3 else None)
 
 
-def test_a_problem_is_told_with_what_was_tried(tmp_path: Path) -> None:
+def test_a_problem_is_reported_with_what_was_tried(tmp_path: Path) -> None:
     report = run_attack(made_up(some), seed=5, folder=tmp_path, count=10)
     assert (report.attempts, report.outcomes, report.problems) == (10, {"good": 10}, ["attempt 3 of 5: it broke"])
 

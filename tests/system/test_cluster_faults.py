@@ -73,7 +73,7 @@ def test_a_batch_too_many_or_too_few_shows(counted: ClusterCountingTask, times: 
     assert any(line.startswith("id ") for line in found)
 
 
-def test_what_the_job_says_that_it_lost_must_be_missing_and_nothing_else(counted: ClusterCountingTask) -> None:
+def test_exactly_what_the_job_reports_as_lost_must_be_missing(counted: ClusterCountingTask) -> None:
     assert counted.problems({(1, 0): 1}, {}, num_ps=2) != []
     given = ClusterInput(**counted.p.counted)
     count(counted, given.ids(1, 0), given.marks(1), -1.0)

@@ -60,7 +60,7 @@ def moved_server() -> Iterator[tuple[PsCluster, PsServer, str]]:
         yield cluster, ended.enter_context(PsServer(1, 2)), old.address
 
 
-def test_a_discovery_that_is_down_is_asked_until_it_answers(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failing_discovery_is_retried_until_it_answers(caplog: pytest.LogCaptureFixture) -> None:
     with moved_server() as (cluster, new, _):
         discovery = Discovery(ConnectionRefusedError("zookeeper is away"), TimeoutError("no answer"), {1: new.address})
         ServerReconnector(cluster, discovery, clock=FakeClock()).wait(60)
@@ -69,14 +69,14 @@ def test_a_discovery_that_is_down_is_asked_until_it_answers(caplog: pytest.LogCa
     assert "discovery failed to return the addresses of parameter servers: zookeeper is away" in caplog.text
 
 
-def test_entries_that_come_and_go_are_looked_at_again() -> None:
+def test_entries_that_appear_and_disappear_are_polled_again() -> None:
     with moved_server() as (cluster, new, old):
         discovery = Discovery({}, {0: cluster.addresses[0]}, {0: cluster.addresses[0], 1: old}, {}, {1: new.address})
         ServerReconnector(cluster, discovery, clock=FakeClock()).wait(60)
         assert cluster.addresses[1] == new.address
 
 
-def test_an_old_address_is_not_believed_whoever_has_it_now() -> None:
+def test_an_old_address_is_rejected_whatever_process_has_it_now() -> None:
     with (
         moved_server() as (cluster, new, old),
         PsServer(0, 2) as other_index,
@@ -90,7 +90,7 @@ def test_an_old_address_is_not_believed_whoever_has_it_now() -> None:
         assert discovery.asked == len(stale) + 1
 
 
-def test_who_waits_for_servers_in_vain_is_told_which_ones_after_the_stated_time() -> None:
+def test_a_wait_for_servers_names_the_missing_ones_when_it_times_out() -> None:
     with moved_server() as (cluster, _, old):
         clock = FakeClock()
         begin = clock.monotonic()
@@ -109,7 +109,7 @@ def silent_listener() -> Iterator[str]:
 # Servers
 
 
-def test_a_silent_address_is_given_up_after_the_limit() -> None:
+def test_a_silent_address_times_out_at_the_limit() -> None:
     with silent_listener() as address:
         begin = time.monotonic()
         with pytest.raises(OpError, match=address):
@@ -136,7 +136,7 @@ def test_a_slow_server_costs_the_stated_time_and_what_it_was_sent_counts_once() 
         store.close()
 
 
-def test_a_server_that_has_rows_of_another_model_says_how_they_differ() -> None:
+def test_a_server_that_has_rows_of_another_model_reports_how_they_differ() -> None:
     with running(2) as servers, store_of(servers) as store:
         Worker(store).train([1])
         other = {**ONE_TABLE, "item": ONE_TABLE["user"]}
@@ -165,7 +165,7 @@ def test_a_worker_that_reads_for_an_hour_keeps_its_place() -> None:
         assert not lost
 
 
-def test_a_job_goes_on_under_garbage_on_every_port() -> None:
+def test_a_job_keeps_running_under_garbage_on_every_port() -> None:
     with PsServer(0, 1) as server, store_of([server]) as store, member(server, 0) as chief:
         stop = threading.Event()
         ports = [int(address.rpartition(":")[2]) for address in (server.address, server.frame_address)]

@@ -62,7 +62,7 @@ def life(*answers: Asked) -> LifeOfAnswers:
 # Clients
 
 
-def test_a_request_that_nobody_answered_shows_and_one_retry_is_enough() -> None:
+def test_an_unanswered_request_is_reported_and_one_retry_is_enough() -> None:
     away: Any = {"error": "refused"}
     attempts = [asked(request=0), asked(request=1, **away), asked(request=1, server="server-1")]
     attempts += [asked(request=None, **away)]  # a look at one server
@@ -84,7 +84,7 @@ def test_what_is_written_down_is_read_again(tmp_path: Path) -> None:
 # Lives
 
 
-def test_answers_belong_to_the_life_that_they_lie_in() -> None:
+def test_answers_belong_to_the_incarnation_that_they_lie_in() -> None:
     lives = {"server-0": [Life(0.0, 10.0), Life(12.0)], "server-1": [Life(0.0)]}
     answers = [asked(1.0), asked(9.8), asked(13.0), asked(2.0, server="server-1"), asked(11.0, error="refused")]
     found = {each.name: len(each.answers) for each in answers_by_life(answers, lives)}
@@ -97,7 +97,7 @@ def test_answers_belong_to_the_life_that_they_lie_in() -> None:
 
 
 @pytest.mark.parametrize("field", ["sparse", "dense", "export"])
-def test_a_version_that_goes_back_within_a_life_shows(field: str) -> None:
+def test_a_version_that_goes_back_within_an_incarnation_is_reported(field: str) -> None:
     def at(number: int) -> dict[str, Any]:
         return {field: {PART: number} if field == "sparse" else number}
 
@@ -121,7 +121,7 @@ def test_a_torn_row_shows() -> None:
     assert "the row of item 1 is torn" in "".join(torn_rows(torn))
 
 
-def test_rows_behind_the_version_of_their_answer_show() -> None:
+def test_rows_older_than_the_version_of_their_answer_are_reported() -> None:
     good = life(shown(2, (5, 2)), shown(4, (4, 3), sent=2.0))
     assert list(rows_too_old(good, history())) == []
     assert list(rows_too_old(life(shown(4, (3, 3))), history())) == [
@@ -142,7 +142,7 @@ def test_newer_rows_are_good_and_so_are_those_of_a_run_that_went_back_if_they_ca
     assert len(list(rows_too_old(before, history()))) == 1  # increment 2, which has more, was the last that could
 
 
-def test_an_answer_before_the_log_was_there_promises_nothing_of_rows() -> None:
+def test_an_answer_before_the_log_existed_promises_nothing_of_rows() -> None:
     assert list(rows_too_old(life(asked(rows=shown(0, (0, 0), (0, 0)).rows)), history())) == []
 
 

@@ -156,7 +156,7 @@ def test_a_version_that_goes_back_shows(tmp_path: Path) -> None:
     ]
 
 
-def test_rows_that_expired_and_are_there_and_rows_that_did_not_and_are_gone_show() -> None:
+def test_expired_rows_still_present_and_unexpired_rows_missing_are_reported() -> None:
     table, keys = slot_keys("passing", range(TRAFFIC.num_events))
     newest = max(TRAFFIC.time_ms(event) for event in range(TRAFFIC.num_events)) // 1000
     times = {event: TRAFFIC.time_ms(event) // 1000 for event in range(TRAFFIC.num_events)}

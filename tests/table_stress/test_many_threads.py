@@ -112,7 +112,7 @@ def test_gradients_of_many_threads_add_up() -> None:
     assert len(table) == np.count_nonzero(counts.sum(axis=0))
 
 
-def test_a_save_beside_writers_holds_every_batch_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_save_concurrent_with_writers_holds_every_batch_completely_or_not_at_all(tmp_path: Path) -> None:
     table, per_writer, done = sgd_table(), 400, threading.Event()
 
     def write(number: int) -> None:
@@ -141,7 +141,7 @@ def test_a_save_beside_writers_holds_every_batch_whole_or_not_at_all(tmp_path: P
             np.testing.assert_array_equal(rows.time, uniform(rows.weights).astype(np.int64))
 
 
-def test_marks_evictions_and_changes_can_happen_at_once() -> None:
+def test_marks_evictions_and_changes_can_happen_concurrently() -> None:
     table, day = adagrad_table(expire_days=1), 86400
 
     def write() -> None:

@@ -127,7 +127,7 @@ def test_forgetting_drops_tombstones_and_the_history_before() -> None:
         list(table.changes(early))
 
 
-def test_history_can_be_forgotten_while_a_cut_is_open() -> None:
+def test_history_can_be_discarded_while_a_cut_is_open() -> None:
     table = sgd_table()
     table.assign([1, 2], [[1.0]] * 2, time=0)
     early = table.mark()
@@ -141,7 +141,7 @@ def test_history_can_be_forgotten_while_a_cut_is_open() -> None:
     assert table.stats()["tombstones"] == 0
 
 
-def test_a_cut_does_not_move_while_writers_go_on() -> None:
+def test_a_cut_does_not_move_while_writers_keep_running() -> None:
     table = sgd_table()
     ids = np.arange(2000)
     table.assign(ids, np.ones((2000, 1), np.float32), time=1)
@@ -181,7 +181,7 @@ def test_a_cut_is_a_mark() -> None:
     assert [key for block in reader.changes(state=True) for key in block.keys.tolist()] == [2]
 
 
-def test_what_nobody_follows_is_not_remembered() -> None:
+def test_changes_without_a_follower_are_not_recorded() -> None:
     table = sgd_table()
     ids = np.arange(1000)
     for day in range(5):
@@ -212,7 +212,7 @@ def test_removals_are_kept_for_the_slowest_reader_alone() -> None:
         fast.changes(state=True)
 
 
-def test_a_reader_that_is_opened_again_goes_on_where_it_was() -> None:
+def test_a_reader_that_is_opened_again_resumes_where_it_was() -> None:
     table = sgd_table()
     table.assign(np.arange(30), np.ones((30, 1), np.float32), time=1)
     table.store.open_reader("log")
@@ -225,7 +225,7 @@ def test_a_reader_that_is_opened_again_goes_on_where_it_was() -> None:
         again.advance(ChangePosition(again.mark.generation, again.mark.life, again.mark.epoch - 1))
 
 
-def test_marks_of_another_life_and_of_the_future_are_refused() -> None:
+def test_marks_of_another_run_and_of_the_future_are_rejected() -> None:
     table, other = sgd_table(), sgd_table()
     mark = table.mark()
     table.assign([7], [[1.0]], time=1)

@@ -50,7 +50,7 @@ def changes(core: _core.Group, since: int) -> tuple[list[int], list[int]]:
     return rows_and_removals(row_blocks(core.changes(since, _BUCKETS, True)))
 
 
-def test_without_a_follower_nothing_is_kept_and_no_mark_can_be_asked_for(group: _core.Group) -> None:
+def test_without_a_follower_no_history_is_kept_and_changes_since_a_mark_are_rejected(group: _core.Group) -> None:
     mark = group.mark()
     group.erase(_TABLE, ids(1))
     assert group.stats(_TABLE)["tombstones"] == 0
@@ -59,7 +59,7 @@ def test_without_a_follower_nothing_is_kept_and_no_mark_can_be_asked_for(group: 
         group.changes(mark, _BUCKETS, True)
 
 
-def test_what_happens_while_history_is_followed_can_be_asked_for(group: _core.Group) -> None:
+def test_changes_made_while_history_is_followed_can_be_requested(group: _core.Group) -> None:
     group.follow_history(True)
     mark = group.mark()
     assign(group, 2)
@@ -85,7 +85,7 @@ def test_a_mark_to_come_is_refused(group: _core.Group) -> None:
         group.tombstones(_TABLE, 1000)
 
 
-def test_a_cut_tells_what_changed_since_a_mark(group: _core.Group) -> None:
+def test_a_cut_returns_what_changed_since_a_mark(group: _core.Group) -> None:
     group.follow_history(True)
     mark = group.mark()
     assign(group, 2)

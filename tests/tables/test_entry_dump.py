@@ -95,7 +95,7 @@ def test_messages_have_the_numbers_of_the_specification() -> None:
 
 
 @pytest.mark.parametrize("optimizer", DUMPED, ids=kind_of)
-def test_dumps_of_every_optimizer_say_what_its_rows_hold(
+def test_dumps_of_every_optimizer_match_what_its_rows_hold(
     tmp_path: Path, optimizer: row_optimizers.RowOptimizer
 ) -> None:
     kind = kind_of(optimizer)
@@ -143,7 +143,9 @@ def test_a_serving_table_has_no_entries_to_look_up() -> None:
 
 
 @pytest.mark.parametrize("optimizer", DUMPED, ids=kind_of)
-def test_rows_of_every_optimizer_come_back_bit_for_bit(tmp_path: Path, optimizer: row_optimizers.RowOptimizer) -> None:
+def test_rows_of_every_optimizer_are_restored_bit_for_bit(
+    tmp_path: Path, optimizer: row_optimizers.RowOptimizer
+) -> None:
     dim = dim_for(kind_of(optimizer))
     segments = [Segment(dim, optimizer=optimizer), Segment(1, optimizer=row_optimizers.Adagrad())]
     table, restored = table_of(*segments), table_of(*segments)
@@ -164,7 +166,7 @@ def write_shards(base: Path, shards: list[list[bytes]]) -> None:
         path.write_bytes(b"".join(reference.framed(entry) for entry in entries))
 
 
-def test_files_of_the_original_are_read(tmp_path: Path) -> None:
+def test_upstream_files_are_read(tmp_path: Path) -> None:
     def dump(m: float, v: float, power1: float, power2: float) -> bytes:
         values = [(1, m), (2, v), (3, power1), (4, power2)]
         return reference.message(7, b"".join(reference.floats(field, [value]) for field, value in values))
@@ -202,7 +204,7 @@ def test_import_can_keep_what_the_table_holds(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "wanted", "expected"), [(0, -1, 1), (10, -1, 1), (10, 1, 1), (10, 5, 5), (10, 2000, 2000)]
 )
-def test_the_number_of_shards_is_as_asked(tmp_path: Path, rows: int, wanted: int, expected: int) -> None:
+def test_the_number_of_shards_is_as_requested(tmp_path: Path, rows: int, wanted: int, expected: int) -> None:
     table = table_of(Segment(1))
     table.assign(np.arange(rows), np.ones((rows, 1), np.float32))
     paths = export_entry_dump(table, tmp_path / "dump", num_shards=wanted)
@@ -249,7 +251,7 @@ def test_an_incomplete_set_of_files_is_refused_with_the_known_texts(names: list[
     assert str(caught.value) == message
 
 
-def test_temporary_files_beside_the_shards_are_ignored(tmp_path: Path) -> None:
+def test_temporary_files_next_to_the_shards_are_ignored(tmp_path: Path) -> None:
     table, restored = table_of(Segment(1)), table_of(Segment(1))
     train(table, some_ids(50))
     export_entry_dump(table, tmp_path / "dump", num_shards=2)
@@ -374,7 +376,7 @@ def unpacked_stream(path: Path) -> bytes:
 
 
 @pytest.mark.parametrize("num_shards", [1, 3])
-def test_a_group_comes_back_bit_for_bit(tmp_path: Path, num_shards: int) -> None:
+def test_a_group_is_restored_bit_for_bit(tmp_path: Path, num_shards: int) -> None:
     group, restored = trained_group(), two_tables()
     train(restored["item"], some_ids(9, seed=77))
     paths = export_group_entry_dump(group, tmp_path / "dump", num_shards=num_shards)
@@ -400,7 +402,7 @@ def test_data_files_of_a_group_hold_table_after_table(tmp_path: Path) -> None:
     assert set(keys[split:]) == set(state_of(group["user"]))
 
 
-def test_group_files_of_the_original_are_read(tmp_path: Path) -> None:
+def test_upstream_group_files_are_read(tmp_path: Path) -> None:
     cramjam = pytest.importorskip("cramjam")
     sgd = [reference.message(2, b"")]
     stream = b"".join(

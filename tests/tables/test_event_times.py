@@ -82,7 +82,7 @@ def test_an_explicit_time_of_eviction_is_believed(table: HashTable) -> None:
     assert table.evict(NOW + 30 * DAY) == 100
 
 
-def test_rows_with_times_of_their_own_can_be_brought_in_at_once() -> None:
+def test_rows_with_times_of_their_own_can_be_assigned_in_one_call() -> None:
     table = HashTable(TableConfig([Segment(1)], expire_days=60))
     times = NOW + np.arange(1000) % 40 * DAY
     table.assign(np.arange(1000), np.ones((1000, 1), np.float32), time=times)

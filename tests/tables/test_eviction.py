@@ -45,7 +45,7 @@ def test_rows_from_the_future_do_not_expire() -> None:
     assert table.evict(5) == 0
 
 
-def test_slots_have_life_times_of_their_own() -> None:
+def test_slots_have_expiry_times_of_their_own() -> None:
     ids = {in_slot(3, 1): 0, in_slot(4, 1): 0, -1: 0}
     table = table_with(ids, expire_days=10, slot_expire_days={3: 1, 32767: 2})
     assert table.evict(DAY) == 1
@@ -141,13 +141,13 @@ def test_updates_remove_nothing_where_rows_do_not_expire_by_themselves(options: 
         assert trained(table, [2], day * DAY) == {1, 2}
 
 
-def test_an_update_that_passes_many_intervals_looks_at_every_row_once() -> None:
+def test_an_update_that_passes_many_intervals_scans_every_row_once() -> None:
     table = HashTable(TableConfig([Segment(1)], expire_days=1, evict_every_seconds=1))
     trained(table, list(range(10_000)), 5 * DAY)
     assert trained(table, [-1], 6 * DAY) == {-1}
 
 
-def test_an_old_update_of_a_removed_row_begins_it_anew_and_does_not_keep_it() -> None:
+def test_an_old_update_of_a_removed_row_starts_it_from_scratch_and_does_not_keep_it() -> None:
     table = HashTable(TableConfig([Segment(1)], expire_days=1, evict_every_seconds=60))
     trained(table, [1], 5 * DAY)
     trained(table, [1], 5 * DAY)

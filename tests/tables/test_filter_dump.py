@@ -68,7 +68,7 @@ def test_a_small_filter_has_the_sizes_of_the_published_example() -> None:
     assert {(split.total_size, len(split.cells), split.fill_rate) for split in dump.splits} == {(3, 67, 1.2)}
 
 
-def test_the_default_is_the_default_of_the_original() -> None:
+def test_the_default_is_the_upstream_default() -> None:
     dump = FilterDump.empty()
     assert (dump.split_num, dump.splits[0].total_size) == (7, 60_000_000)
     assert (dump.head, dump.head_increment, dump.failure_count) == (0, 0, 0)
@@ -115,7 +115,7 @@ def test_packed_cells_are_read_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["split_num", "max_forward_step", "max_backward_step", "max_step"])
-def test_a_filter_of_another_shape_is_refused_in_the_words_of_the_original(tmp_path: Path, name: str) -> None:
+def test_a_filter_of_another_shape_is_rejected_with_the_upstream_message(tmp_path: Path, name: str) -> None:
     dump = counted()
     write_filter_dump(tmp_path / "f", dump)
     live = replace(dump)
@@ -176,7 +176,7 @@ def test_records_that_make_no_filter_are_refused_with_the_file(
     assert "f-00001-of-00005" in str(raised.value) or error is InvalidArgumentError
 
 
-def test_a_set_that_is_not_whole_is_refused(tmp_path: Path) -> None:
+def test_an_incomplete_set_is_rejected(tmp_path: Path) -> None:
     files = write_filter_dump(tmp_path / "f", counted())
     files[2].unlink()
     with pytest.raises(InvalidArgumentError, match="Shard 2 doesn't show up"):

@@ -90,7 +90,7 @@ def _ids(store: Store) -> list[int]:
 
 
 @pytest.mark.parametrize("num_shards", [0, 3])
-def test_a_restored_store_goes_on_where_the_saved_one_stood(num_shards: int, tmp_path: Path) -> None:
+def test_a_restored_store_resumes_where_the_saved_one_stood(num_shards: int, tmp_path: Path) -> None:
     whole, saved = LocalStore({"t": CONFIG}), LocalShards({"t": CONFIG}, num_shards=2)
     restored = LocalShards({"t": CONFIG}, num_shards=num_shards) if num_shards else LocalStore({"t": CONFIG})
     _offer(whole, 5)

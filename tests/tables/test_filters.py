@@ -64,12 +64,12 @@ def test_configs_travel_as_dictionaries(chosen: AdmissionFilter) -> None:
         ("no_filter", NoFilter()),
     ],
 )
-def test_names_of_the_original_make_its_filters(name: str, expected: AdmissionFilter) -> None:
+def test_upstream_names_make_the_upstream_filters(name: str, expected: AdmissionFilter) -> None:
     assert make_filter(name) == expected
 
 
 @pytest.mark.parametrize("name", ["", "sliding", "SLIDING_HASH_FILTER", "hash_filter"])
-def test_any_other_name_is_refused_with_the_text_of_the_original(name: str) -> None:
+def test_any_other_name_is_rejected_with_the_upstream_message(name: str) -> None:
     with pytest.raises(ValueError, match=r"^Invalid filter type, please investigate and retry!$"):
         make_filter(name)
 
@@ -155,7 +155,7 @@ def test_lookup_counts_nothing() -> None:
     assert len(table) == 0
 
 
-def test_reinitialize_is_not_asked_and_assign_is() -> None:
+def test_reinitialize_bypasses_the_filter_and_assign_does_not() -> None:
     table = filtered_table(1)
     table.reinitialize(np.array([1]))
     assert 1 in table
@@ -168,7 +168,7 @@ def test_reinitialize_is_not_asked_and_assign_is() -> None:
         assert key in table
 
 
-def test_stored_ids_are_never_asked_about() -> None:
+def test_stored_ids_are_never_passed_to_the_filter() -> None:
     """Otherwise their counts would go on, and a removed id would come back at once."""
     table = filtered_table(3)
     table.reinitialize(np.array([1]))
@@ -198,7 +198,7 @@ def test_equal_ids_of_two_tables_are_counted_apart() -> None:
     assert 5 not in tables["user"]
 
 
-def test_clear_forgets_the_counts() -> None:
+def test_clear_discards_the_counts() -> None:
     table = filtered_table(1)
     step_down(table, [1])
     table.clear()
@@ -272,7 +272,7 @@ def test_few_of_many_new_ids_are_admitted_early() -> None:
     assert len(table) == len(ids)
 
 
-def test_ids_not_seen_for_long_are_forgotten() -> None:
+def test_ids_not_seen_for_long_are_evicted() -> None:
     table = filtered_table(1, SlidingHashFilter(capacity=1, split_num=5))
     step_down(table, [-5])
     others = np.arange(1_000_000, dtype=np.int64)
@@ -354,7 +354,7 @@ def load_blocks(table: HashTable, blocks: list[bytes]) -> None:
     table.native.core.load(blocks, (0, 1024), None)
 
 
-def test_restored_counts_go_on_where_they_stopped() -> None:
+def test_restored_counts_resume_where_they_stopped() -> None:
     ids = [*EXTREMES, *range(100, 400)]
     saved, restored = filtered_table(3), filtered_table(3)
     for repeat in range(3):
@@ -365,7 +365,7 @@ def test_restored_counts_go_on_where_they_stopped() -> None:
     assert sorted(saved.ids().tolist()) == sorted(restored.ids().tolist()) == sorted(ids[2:])
 
 
-def test_cut_holds_the_counts_of_its_moment() -> None:
+def test_cut_holds_the_counts_at_the_time_of_the_cut() -> None:
     table, restored = filtered_table(1), filtered_table(1)
     step_down(table, [1])
     cut = table.cut()

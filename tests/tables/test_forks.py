@@ -100,7 +100,7 @@ def test_a_child_uses_the_tables_that_its_parent_used() -> None:
     assert np.asarray(table.lookup(IDS)).tolist() == np.ones((len(IDS), 4)).tolist()  # the child's is a copy
 
 
-def test_children_forked_during_updates_get_whole_tables() -> None:
+def test_children_forked_during_updates_get_consistent_tables() -> None:
     table = counting_table()
     learn(table)
     with busy(lambda: learn(table), lambda: table.evict(now=5)):

@@ -10,7 +10,7 @@ from monolith.tables.fused_gather import fused_gather
 from monolith.tables.id_kernels import fused_reorder_by_indices
 
 
-def test_each_list_gets_the_numbers_behind_its_offsets() -> None:
+def test_each_list_gets_the_numbers_at_its_offsets() -> None:
     flat = torch.arange(10.0)
     narrow, wide, none = fused_gather(
         flat,

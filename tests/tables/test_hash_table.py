@@ -46,7 +46,7 @@ def test_results_have_the_shape_of_ids_and_a_last_dimension(shape: tuple[int, ..
     assert len(table) == min(1, ids.size)
 
 
-def test_what_comes_back_is_of_the_kind_that_went_in() -> None:
+def test_results_are_of_the_same_kind_as_the_input() -> None:
     table = sgd_table()
     for ids, kind in ((np.array([1]), np.ndarray), (torch.tensor([1]), torch.Tensor), ([1], torch.Tensor)):
         assert type(table.lookup(ids)) is kind
@@ -153,7 +153,7 @@ def test_time_may_differ_by_id_and_defaults_to_now() -> None:
     assert table.lookup_rows([1]).time.item() == 8
 
 
-def test_reinitialize_starts_rows_anew_and_says_which_existed() -> None:
+def test_reinitialize_restarts_rows_and_reports_which_existed() -> None:
     table = HashTable(TableConfig([Segment(1, initializer=Ones(), optimizer=Adagrad(initial_accumulator_value=0.5))]))
     table.apply_gradients([1], [[3.0]])
     assert table.reinitialize(np.array([1, 2]), time=99).tolist() == [1, 0]
@@ -260,7 +260,7 @@ def test_memory_of_removed_rows_is_used_again() -> None:
     assert table.stats()["row_bytes"] <= 1.5 * before
 
 
-def test_threads_may_read_and_write_at_once() -> None:
+def test_threads_may_read_and_write_concurrently() -> None:
     table = sgd_table(dim=8)
     ids = np.arange(1000)
     errors: list[str] = []
@@ -284,7 +284,7 @@ def test_threads_may_read_and_write_at_once() -> None:
     assert (table.lookup(ids) == 60.0).all()
 
 
-def test_stats_say_how_many_rows_and_bytes_there_are() -> None:
+def test_stats_report_the_number_of_rows_and_bytes() -> None:
     table = sgd_table(dim=4)
     table.assign(np.arange(100), np.ones((100, 4), np.float32))
     stats = table.stats()
@@ -293,7 +293,7 @@ def test_stats_say_how_many_rows_and_bytes_there_are() -> None:
     assert table.name in repr(table)
 
 
-def test_a_dropped_table_is_freed_at_once() -> None:
+def test_a_dropped_table_is_freed_immediately() -> None:
     table = sgd_table()
     plan = table.plan([1])
     core = weakref.ref(table.native)

@@ -47,7 +47,7 @@ def test_thresholds_may_differ_by_slot() -> None:
         assert table.contains(ids).tolist() == [seen == 2, True]
 
 
-def test_assign_asks_for_new_ids_only_and_reinitialize_never() -> None:
+def test_assign_filters_new_ids_only_and_reinitialize_never() -> None:
     table = counting_table(min_count=2)
     for expected in (False, False, True, True):
         table.assign([5], [[1.0]])
@@ -90,7 +90,7 @@ def test_the_probabilistic_filter_lets_a_share_in_and_is_reproducible(*, equal: 
     assert admitted() == admitted()
 
 
-def test_clear_forgets_the_counts() -> None:
+def test_clear_discards_the_counts() -> None:
     table = counting_table(min_count=1)
     table.apply_gradients([5], [[1.0]])
     table.clear()

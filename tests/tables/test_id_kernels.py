@@ -105,7 +105,7 @@ def test_partition_by_mod_groups_stably(ids: list[int], count: int) -> None:
 
 
 @given(ids=few_ids, count=st.sampled_from([1, 2, 3, 7, 512, 1000, 1024]))
-def test_partition_by_bucket_gives_owners_whole_buckets(ids: list[int], count: int) -> None:
+def test_partition_by_bucket_gives_owners_complete_buckets(ids: list[int], count: int) -> None:
     result = kernels.partition(np.array(ids, np.int64), count)
     owners = [bucket_of(each) * count // 1024 for each in ids]
     expected = [each for _, each in sorted(zip(owners, ids, strict=True), key=lambda pair: pair[0])]
@@ -245,9 +245,7 @@ def test_fused_reorder_lays_rows_out_shard_after_shard() -> None:
 
 
 @pytest.mark.parametrize(("shards", "sizes"), [(4, [3, 3, 3, 3]), (5, [0, 3, 3, 3, 3]), (7, [0, 2, 2, 2, 2, 2, 2])])
-def test_fused_reorder_spares_the_first_of_more_than_four_shards_unless_told_otherwise(
-    shards: int, sizes: list[int]
-) -> None:
+def test_fused_reorder_spares_the_first_of_more_than_four_shards_by_default(shards: int, sizes: list[int]) -> None:
     assert kernels.fused_reorder_by_indices([range(12)], shards, [1]).shard_sizes.tolist() == sizes
 
 
@@ -368,7 +366,7 @@ def test_the_gradient_of_mapped_embeddings_sums_per_id() -> None:
     assert [None if each is None else each.flatten().tolist() for each in gradients] == [[0, 101], [10]]
 
 
-def test_gathering_also_tells_the_rows_used() -> None:
+def test_gathering_also_returns_the_rows_used() -> None:
     rows, index = kernels.gather_embeddings_by_input([5, 6, 5], torch.eye(3), [[5], [6]])
     assert index.tolist() == [[0], [1]]
     assert rows.tolist() == [[[1, 0, 0]], [[0, 1, 0]]]

@@ -124,7 +124,7 @@ def test_uniform_never_reaches_its_end_even_where_floats_are_sparse() -> None:
     assert (fresh_rows(initializers.RandomUniform(1.0, float(end)), 4, count=1000) == 1.0).all()
 
 
-def test_normal_has_its_moments_and_tails() -> None:
+def test_normal_has_its_mean_variance_and_tails() -> None:
     standard = (fresh_rows(initializers.RandomNormal(mean=2.0, stddev=3.0), 4).astype(np.float64) - 2) / 3
     assert abs(standard.mean()) < 0.012
     assert abs(standard.var() - 1) < 0.02

@@ -153,7 +153,7 @@ def test_a_table_that_skips_does_so_in_every_shard() -> None:
         assert (applied.updated, applied.skipped, applied.duplicate) == (2, 1, False)
 
 
-def test_a_repeated_batch_is_not_looked_at() -> None:
+def test_a_repeated_batch_is_skipped_unread() -> None:
     store = shards(3)
     session = store.join(0)
     train(session, store, [1, 2, 3], 0)
@@ -249,7 +249,7 @@ def test_a_damaged_block_of_the_last_shard_changes_no_shard() -> None:
     assert (report.rows, report.ignored) == (inside, 60 - inside)
 
 
-def test_a_cut_holds_all_shards_and_fails_as_a_whole() -> None:
+def test_a_cut_holds_all_shards_and_fails_atomically() -> None:
     store = shards(3)
     train(store.join(0), store, list(range(30)), 0)
     cut = store.cut()
@@ -260,7 +260,7 @@ def test_a_cut_holds_all_shards_and_fails_as_a_whole() -> None:
     cut.release()
 
 
-def test_a_cut_that_one_shard_refuses_leaves_the_history_whole() -> None:
+def test_a_cut_that_one_shard_rejects_leaves_the_history_intact() -> None:
     store = shards(3)
     session = store.join(0)
     train(session, store, list(range(30)), 0)
@@ -319,7 +319,7 @@ def test_numbers_are_those_of_all_shards() -> None:
     assert ours.memory_bytes == sum(shard.stats().memory_bytes for shard in store.shards)
 
 
-def test_a_cut_beside_updates_holds_whole_updates() -> None:
+def test_a_cut_concurrent_with_updates_holds_complete_updates() -> None:
     """Every update adds one to all rows of all shards: a cut in which two rows differ has torn one apart."""
     store = LocalShards({"user": TableConfig([Segment(1)])}, num_shards=3)
     ids = torch.arange(50)

@@ -82,7 +82,7 @@ def test_stats_count_all_tables() -> None:
     assert stats.tables["b"]["rows"] == 2
 
 
-def test_a_read_is_quantised_for_the_step_that_it_is_told() -> None:
+def test_a_read_is_quantised_for_the_given_step() -> None:
     compressor = OneBit(step_size=1, amplitude=1.0)
     store = LocalStore({"user": TableConfig([Segment(1, initializer=Ones(), compressor=compressor)])})
     table = TableGroup.of_store(store)["user"]
@@ -115,7 +115,7 @@ def test_rows_that_changed_meanwhile_are_compensated_for() -> None:
         assert torch.equal(values, torch.tensor([-2.0, -1.5])[table_of_value])
 
 
-def test_a_worker_that_joins_again_goes_on_and_its_older_self_is_refused() -> None:
+def test_a_worker_that_joins_again_resumes_and_its_older_incarnation_is_rejected() -> None:
     store = LocalStore({"user": TableConfig([Segment(1, optimizer=Sgd())])})
     first = store.join(0)
     for seq in range(3):

@@ -52,7 +52,7 @@ def test_the_memory_of_evicted_rows_goes_back_to_the_system_and_is_used_again() 
     assert table.stats()["row_bytes"] < full["row_bytes"] / 20
 
 
-def test_rows_that_stay_are_whole_and_records_are_given_out_once() -> None:
+def test_rows_that_stay_are_intact_and_records_are_allocated_once() -> None:
     table = expiring_table()
     fill(table, 0, ROWS, day=100)
     fill(table, ROWS, ROWS // 5, day=101)
@@ -81,7 +81,7 @@ def test_a_table_of_which_most_rows_stay_keeps_its_memory() -> None:
 
 
 @pytest.mark.parametrize("pooled", [False, True], ids=["per id", "pooled"])
-def test_an_update_of_one_table_of_many_looks_at_that_one_only(*, pooled: bool) -> None:
+def test_an_update_of_one_table_of_many_scans_that_one_only(*, pooled: bool) -> None:
     names = [f"table{number:03}" for number in range(40)]
     segments = [Segment(2 + number % 3, initializer=Zeros()) for number in range(len(names))]
     group = TableGroup({name: TableConfig([segment]) for name, segment in zip(names, segments, strict=True)})

@@ -137,7 +137,7 @@ def draw_values(rng: np.random.Generator, plan: LocalPlan) -> NDArray[np.float32
 
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("seed", range(8))
-def test_a_merged_update_is_what_the_rule_says(seed: int, threads: int) -> None:
+def test_a_merged_update_matches_the_rule(seed: int, threads: int) -> None:
     rng = np.random.default_rng(seed)
     names = list(DIMS)[: 1 + seed % 3]
     wide = seed % 4 == 3
@@ -252,7 +252,7 @@ def test_owners_add_what_the_ranks_send() -> None:
     assert starts == [plan.num_values for plan in plans]
 
 
-def test_rows_for_all_ranks_are_read_at_once() -> None:
+def test_rows_for_all_ranks_are_read_in_one_call() -> None:
     rng = np.random.default_rng(6)
     native = tables(DIMS)
     plans = [planned(native, draw_batch(rng, 3, wide=False)).core for _ in range(3)]

@@ -48,7 +48,7 @@ def test_what_shows_no_bytes_is_refused() -> None:
         LocalStore(CONFIGS).load(PackedBlocks(memoryview(GOOD)[::2]), buckets=ALL_BUCKETS, replace=False)
 
 
-def test_a_complaint_says_at_which_byte_of_the_buffer() -> None:
+def test_an_error_names_the_byte_of_the_buffer() -> None:
     first = len(next(iter(PackedBlocks(GOOD))).data)
     second_damaged = GOOD[: first + 50] + bytes([GOOD[first + 50] ^ 1]) + GOOD[first + 51 :]
     with pytest.raises(DataLossError, match=r"packed row blocks: offset \d+: checksum") as caught:
@@ -85,7 +85,7 @@ def test_sizes_beyond_the_buffer_are_refused_before_anything_is_taken(header: by
     changes=st.lists(st.tuples(st.integers(0, len(GOOD) - 1), st.integers(1, 255)), max_size=3),
 )
 @example(cut=len(GOOD), changes=[])
-def test_bytes_that_were_changed_are_refused_or_whole(cut: int, changes: list[tuple[int, int]]) -> None:
+def test_bytes_that_were_changed_are_rejected_or_intact(cut: int, changes: list[tuple[int, int]]) -> None:
     data = bytearray(GOOD[:cut])
     for place, change in changes:
         if place < cut:
@@ -100,7 +100,7 @@ def test_bytes_that_were_changed_are_refused_or_whole(cut: int, changes: list[tu
         assert store.stats().rows == report.rows
 
 
-def test_a_header_of_the_format_is_what_these_tests_say() -> None:
+def test_a_header_of_the_format_is_what_these_tests_assume() -> None:
     """Or the hostile headers above would be refused for another reason."""
     fields = struct.unpack("<IHBBQIIIIQQ", GOOD[: HEADER.size])
     assert fields[:4] == (MAGIC, 1, 1, 0)

@@ -71,7 +71,7 @@ def test_a_failed_export_leaves_no_file_and_no_open_cut(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["rows.parquet"]
 
 
-def test_without_pyarrow_the_message_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pyarrow_the_message_names_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'monolith-torch\[parquet\]'"):
         export_parquet(HashTable(item_config()), tmp_path / "rows.parquet")

@@ -94,7 +94,7 @@ DEFAULTS: dict[type[ro.RowOptimizer], dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("cls", DEFAULTS)
-def test_fields_and_defaults_are_those_of_the_original_schema(cls: type[ro.RowOptimizer]) -> None:
+def test_fields_and_defaults_are_those_of_the_upstream_schema(cls: type[ro.RowOptimizer]) -> None:
     assert cls().to_dict() == {"type": cls.__name__, "stochastic_rounding": False, **DEFAULTS[cls]}
 
 
@@ -142,7 +142,7 @@ def test_delay_compensation_wraps_the_kernel_of_its_base() -> None:
 
 
 @pytest.mark.parametrize(("inner", "outer"), [(True, False), (False, True)])
-def test_delay_compensation_rounds_when_either_asks(inner: bool, outer: bool) -> None:
+def test_delay_compensation_rounds_when_either_requests_it(inner: bool, outer: bool) -> None:
     wrapped = ro.DelayCompensated(ro.Sgd(stochastic_rounding=inner), stochastic_rounding=outer)
     assert wrapped.kernel()[1]["stochastic_rounding"] == 1.0
 

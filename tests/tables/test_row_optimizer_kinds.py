@@ -57,7 +57,7 @@ def test_a_rule_has_a_line_in_the_guide(rule: type[ro.RowOptimizer]) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, kind in KINDS.items() if kind.dump_field])
-def test_a_message_of_the_original_is_documented_with_its_number(name: str) -> None:
+def test_an_upstream_message_is_documented_with_its_number(name: str) -> None:
     text = (DOCS / "formats" / "entry_dump.md").read_text(encoding="utf-8")
     assert f"| {name} | {KINDS[name].dump_field} |" in text, "add it to the table under 'Messages'"
 

@@ -177,7 +177,7 @@ def test_an_accumulator_may_start_at_zero(kind: Any, size: float) -> None:
         (ro.RmsProp(), 0.38743),
     ],
 )
-def test_the_numbers_worked_by_hand_in_the_guide_are_right(optimizer: ro.RowOptimizer, weight: float) -> None:
+def test_the_hand_computed_numbers_in_the_guide_are_right(optimizer: ro.RowOptimizer, weight: float) -> None:
     table = table_of(optimizer, 1)
     table.assign([7], np.ones((1, 1), np.float32), time=1)
     table.apply_gradients([7], np.full((1, 1), 2.0, np.float32), learning_rates=[0.5], time=1)
@@ -267,7 +267,7 @@ def test_stochastic_rounding_does_not_depend_on_threads() -> None:
     np.testing.assert_array_equal(results[0], results[1])
 
 
-def test_stochastic_rounding_draws_anew_at_every_step() -> None:
+def test_stochastic_rounding_draws_again_at_every_step() -> None:
     table = table_of(ro.Sgd(stochastic_rounding=True), 64)
     results = []
     for step in range(2):

@@ -58,7 +58,7 @@ def test_how_rows_learn_is_not_part_of_the_schema() -> None:
         ),
     ],
 )
-def test_differences_are_told_table_by_table(other: dict[str, TableConfig], difference: str) -> None:
+def test_differences_are_reported_table_by_table(other: dict[str, TableConfig], difference: str) -> None:
     ours = schema_of(item=TableConfig([Segment(2)]), user=TableConfig([Segment(1)]))
     theirs = schema_of(**other, user=TableConfig([Segment(1)]))
     assert ours.differences(theirs) == [difference]

@@ -24,9 +24,7 @@ def rows_of(store: LocalStore) -> dict[int, list[float]]:
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=lambda each: each.kind)
 @pytest.mark.parametrize("state", [True, False], ids=["full", "serving"])
 @pytest.mark.parametrize("packed", [True, False], ids=["packed", "blocks"])
-def test_rows_of_zeros_are_left_out_and_taken_out(
-    compressor: compressors.Compressor, state: bool, packed: bool
-) -> None:
+def test_rows_of_zeros_are_skipped_and_removed(compressor: compressors.Compressor, state: bool, packed: bool) -> None:
     trained = store_of(compressor, serving=False)
     reader = trained.open_reader("log")
     served, plain = (store_of(compressor, serving=True, skip_zero=skip) for skip in (True, False))
@@ -52,7 +50,7 @@ def test_rows_of_zeros_are_left_out_and_taken_out(
     ] * 2
 
 
-def test_what_is_taken_out_is_told_to_who_follows_the_follower() -> None:
+def test_what_a_follower_removes_is_reported_to_its_own_follower() -> None:
     served = store_of(compressors.Fp16(), serving=True, skip_zero=True)
     trained = store_of(compressors.Fp16(), serving=False)
     group = TableGroup.of_store(trained)["item"]

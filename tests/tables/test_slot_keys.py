@@ -36,7 +36,7 @@ def pack(slot: int, numbers: list[int]) -> tuple[np.ndarray, np.ndarray]:
 
 
 @given(slot=st.sampled_from(WIDE_SLOTS), numbers=st.lists(ANY_INT64, min_size=1))
-def test_slot_and_id_come_back_from_bucket_and_key(slot: int, numbers: list[int]) -> None:
+def test_slot_and_id_are_recovered_from_bucket_and_key(slot: int, numbers: list[int]) -> None:
     keys, buckets = pack(slot, numbers)
     found = ids_of_keys(keys, buckets, WIDE_SLOTS)
     assert found.ids.tolist() == numbers
@@ -56,7 +56,7 @@ def test_two_ids_never_share_a_row(left: tuple[int, int], right: tuple[int, int]
     assert same == (left == right)
 
 
-def test_a_key_of_a_slot_that_nobody_knows_is_told_apart() -> None:
+def test_a_key_of_an_unknown_slot_is_distinguished() -> None:
     keys, buckets = pack(32767, [-1])
     assert ids_of_keys(keys, buckets, WIDE_SLOTS[:1]).slots.tolist() == [-1]
 

@@ -47,7 +47,7 @@ from tables.snapshot_cases import (
 
 
 @pytest.mark.parametrize("num_files", [1, 2, 3, 7, 1024, None])
-def test_a_group_comes_back_bit_for_bit_from_any_number_of_files(tmp_path: Path, num_files: int | None) -> None:
+def test_a_group_is_restored_bit_for_bit_from_any_number_of_files(tmp_path: Path, num_files: int | None) -> None:
     group, restored = trained_group(), two_tables()
     report = save(group.store, tmp_path, num_files=num_files)
     loaded = restore(restored.store, tmp_path)
@@ -125,7 +125,7 @@ def test_only_files_of_wanted_buckets_are_needed(tmp_path: Path) -> None:
         restore(two_tables().store, tmp_path)
 
 
-def test_filter_counts_come_back(tmp_path: Path) -> None:
+def test_filter_counts_are_restored(tmp_path: Path) -> None:
     table, restored = filtered_table(), filtered_table()
     ids = np.arange(50)
     ones = np.ones((50, 2), np.float32)
@@ -138,7 +138,7 @@ def test_filter_counts_come_back(tmp_path: Path) -> None:
     assert len(restored) == 50, "the fourth occurrence is the first one trained"
 
 
-def test_tombstones_come_back(tmp_path: Path) -> None:
+def test_tombstones_are_restored(tmp_path: Path) -> None:
     group, restored, deaf = trained_group(), two_tables(), two_tables()
     for followed in (group, restored):
         followed.mark()  # without anybody who follows it a table remembers no removal
@@ -151,7 +151,7 @@ def test_tombstones_come_back(tmp_path: Path) -> None:
     assert len(deaf["user"].tombstones()) == 0
 
 
-def test_newest_time_comes_back_even_when_its_row_is_gone(tmp_path: Path) -> None:
+def test_newest_time_is_restored_even_when_its_row_is_deleted(tmp_path: Path) -> None:
     table, restored = HashTable(user_config()), HashTable(user_config())
     train(table, np.array([1]), time=1000)
     train(table, np.array([2]), time=5000)
@@ -168,7 +168,7 @@ def expiring_table() -> HashTable:
 
 
 @pytest.mark.parametrize("drop_expired", [True, False])
-def test_expired_rows_are_left_out_of_the_files_and_stay_in_the_table(tmp_path: Path, drop_expired: bool) -> None:
+def test_expired_rows_are_skipped_in_the_files_and_stay_in_the_table(tmp_path: Path, drop_expired: bool) -> None:
     table = expiring_table()
     one = np.ones((1, 1), np.float32)
     of_slot_1 = 1 << 48
@@ -203,7 +203,7 @@ def test_a_serving_table_takes_the_weights_of_a_training_table(tmp_path: Path, s
     assert np.array_equal(np.asarray(serving.lookup_rows(ids).time), np.asarray(table.lookup_rows(ids).time))
 
 
-def test_a_serving_table_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_a_serving_table_is_restored_as_it_was(tmp_path: Path) -> None:
     serving, restored = HashTable(serving_twin(half_config())), HashTable(serving_twin(half_config()))
     ids = some_ids(200)
     serving.assign(ids, np.random.default_rng(3).normal(size=(len(ids), 3)).astype(np.float32), time=9)
@@ -212,7 +212,7 @@ def test_a_serving_table_comes_back_as_it_was(tmp_path: Path) -> None:
     assert state_of(restored) == state_of(serving)
 
 
-def test_the_state_at_the_call_is_saved_while_writers_go_on(tmp_path: Path) -> None:
+def test_the_state_at_the_call_is_saved_while_writers_keep_running(tmp_path: Path) -> None:
     group = trained_group(2000)
     expected = group_state(group)
     stop = threading.Event()
@@ -277,7 +277,7 @@ def test_a_save_replaces_the_snapshot_before_it_and_removes_its_files(tmp_path: 
     assert "notes.txt" in names
 
 
-def test_what_the_caller_gave_comes_back(tmp_path: Path) -> None:
+def test_what_the_caller_gave_is_restored(tmp_path: Path) -> None:
     group = trained_group()
     extra: Json = {"step": 10**15, "rate": 0.1, "text": "käse", "list": [1, 2.5, True, None, {}]}
     save(group.store, tmp_path, extra=extra, generation=4)
@@ -285,7 +285,7 @@ def test_what_the_caller_gave_comes_back(tmp_path: Path) -> None:
     assert (report.extra, report.generation) == (extra, 4)
 
 
-def test_what_was_applied_of_every_worker_comes_back(tmp_path: Path) -> None:
+def test_what_was_applied_of_every_worker_is_restored(tmp_path: Path) -> None:
     group = trained_group()
     stamps = {
         worker: BatchStamp(worker=worker, seq=5 + worker, position=b"\xff at %d" % worker, event_time_ms=1234)

@@ -237,7 +237,7 @@ def test_a_blank_group_is_blank_again_after_a_refusal(victim: Victim) -> None:
     assert state_of(table) == victim.saved
 
 
-def test_a_blank_group_is_blank_again_when_a_restore_is_given_up(victim: Victim) -> None:
+def test_a_blank_group_is_blank_again_when_a_restore_is_abandoned(victim: Victim) -> None:
     table = HashTable(item_config())
     prepare = partial(table.store.prepare_restore, str(victim.folder), read_manifest(victim.folder))
     with prepare():

@@ -33,7 +33,7 @@ def parts(table: HashTable, key: int) -> tuple[list[float], list[float]]:
     return np.asarray(rows.weights)[0].tolist(), np.asarray(rows.state)[0].view(np.float32).tolist()
 
 
-def test_another_optimizer_keeps_the_weights_and_starts_its_state_anew(tmp_path: Path) -> None:
+def test_another_optimizer_keeps_the_weights_and_starts_its_state_from_scratch(tmp_path: Path) -> None:
     old = saved_table(tmp_path, Segment(2, optimizer=ADAGRAD))
     new = table_of(Segment(2, optimizer=ADAM))
     report = restore(new.store, tmp_path)
@@ -118,7 +118,7 @@ def test_tables_the_snapshot_does_not_have_are_empty_and_reported(tmp_path: Path
     assert {name: rows for name, rows in group_state(larger).items() if rows} == group_state(group)
 
 
-def test_rows_without_state_start_their_state_anew(tmp_path: Path) -> None:
+def test_rows_without_state_start_their_state_from_scratch(tmp_path: Path) -> None:
     old = saved_table(tmp_path, Segment(2, optimizer=ADAGRAD), state=False)
     new = table_of(Segment(2, optimizer=ADAGRAD))
     report = restore(new.store, tmp_path)

@@ -60,7 +60,7 @@ def test_an_empty_call_does_nothing() -> None:
     assert group.lookup({"user": torch.zeros(0, 3, dtype=torch.int64)})["user"].shape == (0, 3, 3)
 
 
-def test_each_table_answers_in_the_kind_and_shape_it_was_asked() -> None:
+def test_each_table_answers_in_the_kind_and_shape_of_its_request() -> None:
     rows = TableGroup(CONFIGS).lookup({"user": torch.zeros(2, 2, dtype=torch.int64), "tag": np.zeros(3, np.int64)})
     assert isinstance(rows["user"], torch.Tensor)
     assert isinstance(rows["tag"], np.ndarray)
@@ -85,7 +85,7 @@ def test_times_may_be_given_per_table_and_id() -> None:
     assert group["user"].lookup_rows([7]).time.tolist() == [9]
 
 
-def test_plan_read_and_apply_work_on_all_tables_at_once() -> None:
+def test_plan_read_and_apply_work_on_all_tables_in_one_call() -> None:
     group, plain = TableGroup(CONFIGS), TableGroup(CONFIGS)
     ids = {"item": torch.tensor([1, 2, 1]), "tag": torch.tensor([1])}
     grads = {"item": torch.ones(3, 4), "tag": torch.ones(1, 1)}
@@ -129,7 +129,7 @@ def test_equal_ids_of_two_tables_are_two_rows(name: str) -> None:
     assert all(5 not in group[other] for other in others)
 
 
-def test_reinitialize_says_1_for_old_rows_0_for_new_ones_and_minus_1_for_a_table_that_is_not_there(
+def test_reinitialize_returns_1_for_old_rows_0_for_new_ones_and_minus_1_for_a_missing_table(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     group = TableGroup({"user": TableConfig([Segment(1)]), "item": TableConfig([Segment(1)])})

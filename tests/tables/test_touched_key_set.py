@@ -64,7 +64,7 @@ def test_steal_returns_exactly_what_was_inserted() -> None:
 
 
 @pytest.mark.parametrize("concurrency_level", [1, 3, 1024])
-def test_overflow_drops_everything_once_and_goes_on(concurrency_level: int) -> None:
+def test_overflow_drops_everything_once_and_continues(concurrency_level: int) -> None:
     keys = TouchedKeySet(1000, concurrency_level)
     assert keys.insert(torch.arange(1005)) == 1001
     assert stolen(keys) == [1001, 1002, 1003, 1004]
@@ -157,7 +157,7 @@ def test_a_living_suffix_with_other_numbers_is_refused() -> None:
     assert stolen(keys) == [5]
 
 
-def test_a_suffix_is_free_again_once_nobody_keeps_the_set() -> None:
+def test_a_suffix_is_free_again_once_the_set_is_released() -> None:
     keys = TouchedKeySet(10, 1, "passing")
     keys.insert([5])
     del keys

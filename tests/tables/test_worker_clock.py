@@ -97,7 +97,7 @@ def test_an_update_of_several_workers_is_applied_once_with_all_their_stamps() ->
     assert group.last_applied(3) == 0
 
 
-def test_a_restarted_worker_finds_what_was_applied_and_its_old_life_is_over() -> None:
+def test_a_restarted_worker_finds_what_was_applied_and_its_old_incarnation_is_over() -> None:
     group = plain_group()
     old, _ = group.join(3)
     apply_ones(group, push_of(old, 7, -1))
@@ -113,7 +113,7 @@ def test_a_restarted_worker_finds_what_was_applied_and_its_old_life_is_over() ->
     assert weights_of(group) == [-2.0]
 
 
-def test_a_resume_replaces_the_stamps_and_ends_every_life() -> None:
+def test_a_resume_replaces_the_stamps_and_ends_every_incarnation() -> None:
     group = plain_group()
     old, _ = group.join(3)
     apply_ones(group, push_of(old, 7, -1))
@@ -221,7 +221,7 @@ def blocks_for(digest: int) -> list[bytes]:
     return [block.data for block in blocks]
 
 
-def test_a_load_counts_what_it_took_and_what_it_left_alone() -> None:
+def test_a_load_counts_what_it_loaded_and_what_it_ignored() -> None:
     group = plain_group()
     bucket = bucket_of_id(2)
     blocks = blocks_for(group.digest(0))

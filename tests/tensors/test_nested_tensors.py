@@ -65,7 +65,7 @@ def test_tensors_come_first_then_two_for_each_ragged_in_the_order_of_the_structu
     assert all(left is right for left, right in zip(found, expected, strict=True))
 
 
-def test_every_kind_of_constant_comes_back_as_the_same_object() -> None:
+def test_every_kind_of_constant_is_returned_as_the_same_object() -> None:
     weight = nn.Parameter(torch.ones(3))
     constants = [True, False, 0, -(1 << 70), "text", "", b"bytes", weight, None]
     nested = NestedTensors(constants)

@@ -59,7 +59,7 @@ def test_lists_of_lists_become_rows_of_rows(rows: list[list[list[int]]]) -> None
 
 
 @given(rows=rows_of_numbers)
-def test_splits_lengths_and_row_numbers_say_the_same(rows: list[list[int]]) -> None:
+def test_splits_lengths_and_row_numbers_agree(rows: list[list[int]]) -> None:
     expected = Ragged.from_lists(rows)
     values = expected.flat_values
     lengths = [len(row) for row in rows]
@@ -156,7 +156,7 @@ def test_row_numbers_made_in_inference_mode_serve_training() -> None:
     assert ragged.value_rowids() is row_ids
 
 
-def test_row_numbers_asked_for_by_many_threads_are_right() -> None:
+def test_row_numbers_requested_by_many_threads_are_right() -> None:
     ragged = Ragged.from_lengths(torch.arange(10_000), torch.arange(10_000) % 2 * 2)
     barrier, found = threading.Barrier(4), []
 
@@ -239,7 +239,7 @@ def test_splits_of_rows_of_rows_count_rows() -> None:
         Ragged(inner, torch.tensor([0, 4]))
 
 
-def test_without_validation_nothing_is_looked_at() -> None:
+def test_without_validation_nothing_is_checked() -> None:
     ragged = Ragged(torch.tensor([7]), torch.tensor([5, 3]), validate=False)
     assert ragged.row_splits.tolist() == [5, 3]
 

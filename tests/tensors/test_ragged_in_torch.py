@@ -63,7 +63,7 @@ def test_a_tree_of_rows_can_be_mapped(lists: list[Any]) -> None:
     assert mapped["ids"].flat_values is not ragged.flat_values
 
 
-def test_a_tree_of_rows_says_where_its_leaves_are_and_may_hold_anything() -> None:
+def test_a_tree_of_rows_reports_the_paths_of_its_leaves_and_may_hold_anything() -> None:
     ragged = Ragged.from_lists([[7], []])
     ragged.value_rowids()
     leaves, _ = pytree.tree_flatten_with_path({"ids": ragged})
@@ -115,7 +115,7 @@ def test_a_compiled_function_takes_and_returns_rows(backend: str) -> None:
         assert torch.equal(tables[0].grad, tables[1].grad)
 
 
-def test_a_compiled_function_leaves_no_row_numbers_behind() -> None:
+def test_a_compiled_function_leaves_no_row_numbers_on_its_input() -> None:
     ids = Ragged.from_lists([[1, 2], []])
     compiled = torch.compile(lambda ragged: ragged.value_rowids() + 1, backend="eager", fullgraph=True)
     assert compiled(ids).tolist() == [1, 1]

@@ -35,7 +35,7 @@ def test_a_row_by_its_number(device: torch.device) -> None:
 
 
 @pytest.mark.parametrize("row", [3, -4, 1 << 40])
-def test_a_row_that_is_not_there_is_refused(row: int) -> None:
+def test_a_row_out_of_range_is_rejected(row: int) -> None:
     with pytest.raises(IndexError, match=f"row {row} of a Ragged of 3 rows"):
         Ragged.from_lists([[7, 3], [], [9]])[row]
     with pytest.raises(IndexError):
@@ -92,7 +92,7 @@ def test_rows_by_numbers_and_by_bools(device: torch.device) -> None:
         ([0.0], TypeError, "must be int64, int32 or bool, got torch.float32"),
     ],
 )
-def test_rows_that_are_not_there_are_refused(rows: list[Any], error: type[Exception], text: str) -> None:
+def test_invalid_row_indices_are_rejected(rows: list[Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         Ragged.from_lists([[7, 3], [], [9]])[torch.tensor(rows)]
 
@@ -176,7 +176,7 @@ def test_a_fill_that_the_values_cannot_hold_is_refused() -> None:
 
 
 @given(parts=st.lists(small_rows, min_size=1, max_size=4))
-def test_concat_puts_rows_behind_rows(parts: list[list[list[int]]]) -> None:
+def test_concat_puts_rows_after_rows(parts: list[list[list[int]]]) -> None:
     joined = Ragged.concat([Ragged.from_lists(rows) for rows in parts])
     assert joined.to_lists() == [row for rows in parts for row in rows]
     Ragged(joined.values, joined.row_splits)

@@ -89,7 +89,7 @@ def test_a_wait_for_a_condition_is_time_that_passes() -> None:
     assert clock.monotonic() == 5.0
 
 
-def test_a_wait_that_cannot_end_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wait_that_cannot_end_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fake_clock, "_PATIENCE_SECONDS", 0.01)
     clock = FakeClock(blocking=True)
     with pytest.raises(TimeoutError, match="to be advanced to 1"):

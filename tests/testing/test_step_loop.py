@@ -76,7 +76,7 @@ def test_results_come_in_the_shape_of_the_calls(calls: Calls, results: Any) -> N
     assert hook.results == [results]
 
 
-def test_calls_run_beside_the_step_and_each_other() -> None:
+def test_calls_run_concurrently_with_the_step_and_each_other() -> None:
     together = threading.Barrier(3, timeout=20)
     with StepLoop([Recorder("a", [], [together.wait, together.wait])]) as loop:
         loop.run(together.wait)
@@ -143,7 +143,7 @@ def test_its_steps_are_those_of_the_state_that_it_is_given() -> None:
     assert (loop.global_step, state.global_step, state.settled) == (41, 41, 1)
 
 
-def test_without_a_state_it_counts_and_says_what_to_do() -> None:
+def test_without_a_state_it_counts_and_reports_what_to_do() -> None:
     with StepLoop() as loop:
         loop.run(lambda: None)
         loop.settle()

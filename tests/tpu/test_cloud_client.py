@@ -36,7 +36,7 @@ class Cloud:
         return json.dumps({"state": "READY", "health": health, "networkEndpoints": endpoints}).encode()
 
 
-def test_every_node_is_told_its_version() -> None:
+def test_every_node_receives_its_version() -> None:
     cloud = Cloud("HEALTHY")
     CloudTpu("pod", transport=cloud).configure_tpu_version("nightly build")
     node = "https://tpu.googleapis.com/v1/projects/shop/locations/us-b/nodes/pod"
@@ -48,7 +48,7 @@ def test_every_node_is_told_its_version() -> None:
     ]
 
 
-def test_a_project_and_a_zone_that_are_given_are_not_asked_for() -> None:
+def test_a_given_project_and_zone_are_not_queried() -> None:
     cloud = Cloud("HEALTHY")
     assert CloudTpu("pod", zone="eu-a", project="mine", transport=cloud).num_hosts() == 2
     assert [url for _, url in cloud.asked if "metadata" in url] == [

@@ -61,7 +61,7 @@ def test_clipping_and_decay_are_those_of_torch() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["jax", "torch"])
-def test_torch_goes_on_from_a_checkpoint_of_jax_and_back(first: str, tmp_path: Path) -> None:
+def test_torch_resumes_from_a_checkpoint_of_jax_and_vice_versa(first: str, tmp_path: Path) -> None:
     config = TrainerConfig(model_dir=str(tmp_path / "m"), deterministic=True, saving=SavingConfig(every_steps=10))
     order: list[Callable[[], Task]] = [lambda: jax_task(ExampleTask()), ExampleTask]
     one, other = order if first == "jax" else order[::-1]
@@ -82,7 +82,7 @@ def test_evaluation_and_prediction_are_those_of_torch(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_weight_without_influence_gets_no_gradient_and_is_left_alone() -> None:
+def test_a_weight_without_influence_gets_no_gradient_and_stays_unchanged() -> None:
     class Decayed(ExampleTask):
         def build(self) -> None:
             super().build()
@@ -148,7 +148,7 @@ class _Seen(Hook):
 
 
 @pytest.mark.slow
-def test_dropout_draws_anew_in_each_step_and_the_same_in_a_second_run() -> None:
+def test_dropout_draws_again_in_each_step_and_the_same_in_a_second_run() -> None:
     class Dropped(ExampleTask):
         def build(self) -> None:
             super().build()
@@ -282,7 +282,7 @@ def test_a_batch_that_is_no_mapping_is_refused() -> None:
         train_by_jax(with_batches([1, 2]))
 
 
-def test_whole_numbers_that_jax_cannot_hold_are_refused_unless_only_embeddings_use_them() -> None:
+def test_integers_that_jax_cannot_hold_are_rejected_unless_only_embeddings_use_them() -> None:
     big = 1 << 40
     columns = {"user": torch.tensor([big]), "item": torch.tensor([-big]), "label": torch.ones(1)}
     assert train_by_jax(with_batches(columns)).embeddings["emb"].num_rows == 2

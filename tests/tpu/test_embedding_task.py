@@ -110,7 +110,7 @@ def test_data_by_days_ends_with_the_flag(tmp_path: Path) -> None:
     assert state.global_step == 1
 
 
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
+def test_missing_files_slots_and_settings_are_reported(tmp_path: Path) -> None:
     write_files(tmp_path, num_files=1, per_file=4)
     options = TpuConfig(cpu_test=True)
     p = params_for(tmp_path)

@@ -37,7 +37,7 @@ def saved_steps(folder: Path) -> set[int]:
     return {int(path.name.split("-")[1].split(".")[0]) for path in folder.glob("*.manifest")}
 
 
-def test_the_flags_have_the_defaults_of_the_original() -> None:
+def test_the_flags_have_the_upstream_defaults() -> None:
     assert TpuConfig().to_dict() == {
         "type": "TpuConfig",
         "task": None,
@@ -76,7 +76,7 @@ def test_flags_that_mean_nothing_are_refused(options: dict[str, Any], text: str)
         TpuConfig(**options)
 
 
-def test_the_task_says_first_how_often_to_save() -> None:
+def test_the_save_interval_of_the_task_takes_precedence() -> None:
     options = TpuConfig(save_checkpoints_steps=5)
     assert TPURunner(params_for(), options).save_checkpoints_steps == 5
     runner = TPURunner(params_for(train__save_checkpoints_steps=7), options)
@@ -94,7 +94,7 @@ def test_train_and_eval_is_a_type_error() -> None:
         TPURunner(params_for(), TpuConfig(mode="train_and_eval", cpu_test=True)).run()
 
 
-def test_a_task_that_is_missing_is_said() -> None:
+def test_a_missing_task_is_reported() -> None:
     with pytest.raises(ValueError, match="--task: name the task to run"):
         main(CPU)
     with pytest.raises(ValueError, match="no module"):
@@ -147,7 +147,7 @@ def test_checkpoints_come_at_ends_of_loops_and_training_ends_at_max_steps(
     assert "current step 9" in caplog.text
 
 
-def test_host_calls_write_summaries_every_so_many_steps(tmp_path: Path) -> None:
+def test_host_calls_write_summaries_every_n_steps(tmp_path: Path) -> None:
     options = TpuConfig(cpu_test=True, model_dir=str(tmp_path), host_call_every_n_steps=5)
     state = TPURunner(params_for(), options).run()
     assert not isinstance(state, dict)
@@ -193,7 +193,7 @@ class Cloud:
         return 2
 
 
-def test_replicas_are_eight_for_each_host_and_the_cloud_is_asked_first() -> None:
+def test_each_host_has_eight_replicas_and_the_cloud_is_queried_first() -> None:
     devices, cloud = load_backend().jax.devices("cpu")[:1], Cloud()
     params = params_for(train__per_replica_batch_size=4)
     runner = TPURunner(params, TpuConfig(tpu="pod"), devices=devices, client=cloud)
@@ -206,7 +206,7 @@ def test_replicas_are_eight_for_each_host_and_the_cloud_is_asked_first() -> None
     assert len(cloud.calls) == 2
 
 
-def test_off_the_cloud_version_and_health_are_left_out_with_a_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_off_the_cloud_version_and_health_checks_are_skipped_with_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     params = params_for(train__per_replica_batch_size=4)
     runner = TPURunner(params, devices=load_backend().jax.devices("cpu")[:1])
@@ -214,7 +214,7 @@ def test_off_the_cloud_version_and_health_are_left_out_with_a_line(caplog: pytes
     assert "--tpu names no Cloud TPU" in caplog.text
 
 
-def test_what_the_runner_needs_and_does_not_find_is_said(tmp_path: Path) -> None:
+def test_what_the_runner_needs_and_does_not_find_is_reported(tmp_path: Path) -> None:
     with pytest.raises(FailedPreconditionError, match=r"JAX finds no TPU on this machine .*--cpu_test"):
         TPURunner(params_for()).run()
     runner = TPURunner(params_for(), devices=load_backend().jax.devices("cpu")[:1])
@@ -249,7 +249,7 @@ def test_new_checkpoints_are_evaluated_until_none_has_come_for_five_hours(tmp_pa
     assert 5 * 3600 <= clock.monotonic() <= 5 * 3600 + 1200
 
 
-def test_an_evaluation_passes_over_a_checkpoint_that_is_gone(
+def test_an_evaluation_skips_a_deleted_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

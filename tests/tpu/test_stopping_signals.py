@@ -54,7 +54,7 @@ def test_positions_are_those_of_the_data() -> None:
 
 
 @pytest.mark.parametrize("pipelined", [False, True])
-def test_a_run_ends_by_the_signal_with_a_checkpoint_from_which_torch_goes_on(tmp_path: Path, pipelined: bool) -> None:
+def test_a_signal_ends_a_run_with_a_checkpoint_from_which_torch_resumes(tmp_path: Path, pipelined: bool) -> None:
     options = TpuConfig(
         cpu_test=True, model_dir=str(tmp_path / "m"), enable_stopping_signals=True, pipeline_execution=pipelined
     )

@@ -80,7 +80,7 @@ def test_nothing_of_jax_is_imported_before_a_runner_needs_it() -> None:
     assert done.stdout.split() == ["False", "False"]
 
 
-def test_the_extra_asks_for_what_the_shim_takes() -> None:
+def test_the_extra_requires_the_versions_that_the_shim_accepts() -> None:
     text = (Path(__file__).resolve().parents[2] / "pyproject.toml").read_text(encoding="utf-8")
     line = next(line for line in text.splitlines() if line.startswith("tpu = "))
     assert '"jax>=0.10.2,<0.11"' in line

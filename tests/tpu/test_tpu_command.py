@@ -28,7 +28,7 @@ def test_training_and_evaluation_as_json(tmp_path: Path, capsys: pytest.CaptureF
     assert json.loads(capsys.readouterr().out) == {"global_step": 20, "rows": 956, "model_dir": str(tmp_path)}
 
 
-def test_a_try_without_a_model_dir_says_that_nothing_is_saved(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trial_run_without_a_model_dir_reports_that_nothing_is_saved(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*TASK, "--cpu_test=true"]) == 0
     assert "step 20 with 956 rows was tried, and not saved: there is no --model_dir" in capsys.readouterr().err
 
@@ -58,7 +58,7 @@ def test_a_flag_that_is_neither_true_nor_false_is_not_understood(capsys: pytest.
     assert "true or false expected, got 'perhaps'" in capsys.readouterr().err
 
 
-def test_without_jax_the_command_to_install_it_is_said(
+def test_without_jax_the_error_contains_the_install_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def version(package: str) -> str:

@@ -33,7 +33,7 @@ COUNTS = st.dictionaries(st.integers(0, 32767), st.integers(1, 1 << 40), min_siz
 
 
 @given(COUNTS, st.lists(st.sampled_from(["", "slot\tcount", "  "]), max_size=3))
-def test_what_a_file_says_is_what_is_read(counts: dict[int, int], others: list[str]) -> None:
+def test_parse_vocabulary_reads_the_counts_of_the_file(counts: dict[int, int], others: list[str]) -> None:
     lines = [f"{slot}\t{count}" for slot, count in counts.items()]
     assert parse_vocabulary([*others, *lines, *others], source="v") == counts
 
@@ -68,7 +68,7 @@ def test_a_bad_line_is_named(line: str, text: str, tmp_path: Path) -> None:
     assert f"vocabulary file '{path}', {text}" in str(raised.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_the_error_names_a_missing_vocabulary_file(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="none\\.tsv"):
         read_vocabulary(str(tmp_path / "none.tsv"))
 

@@ -114,7 +114,7 @@ def test_arguments_that_do_not_travel_are_refused() -> None:
         AsyncFunctionMgr().add_async_function(3)  # type: ignore[arg-type]
 
 
-def test_it_runs_beside_the_step_in_another_thread() -> None:
+def test_the_target_runs_concurrently_with_the_step_in_another_thread() -> None:
     both = threading.Barrier(2, timeout=20)
     threads = []
     manager = AsyncFunctionMgr()
@@ -146,7 +146,7 @@ def test_several_pushes_in_one_step_keep_their_order_and_do_not_wait_forever() -
     assert [args[0] for args, _ in seen] == [number * 10 + part for number in range(20) for part in range(3)]
 
 
-def test_calls_that_nobody_runs_are_refused_in_the_end() -> None:
+def test_calls_that_no_session_runs_are_eventually_rejected() -> None:
     _, target = recorder()
     push = AsyncFunctionMgr().add_async_function(target)
     for number in range(16):
@@ -157,7 +157,7 @@ def test_calls_that_nobody_runs_are_refused_in_the_end() -> None:
         push(16)
 
 
-def test_a_target_that_fails_is_told_and_not_repeated() -> None:
+def test_a_failing_target_is_reported_and_not_retried() -> None:
     calls = []
 
     def target(number: int) -> None:
@@ -215,7 +215,7 @@ def test_arguments_computed_from_the_target_are_refused() -> None:
     manager.add_async_function(target, [RecordedCall(lambda: torch.ones(1), name="other")])
 
 
-def test_the_enqueue_call_knows_what_it_reads() -> None:
+def test_the_enqueue_call_tracks_what_it_reads() -> None:
     _, target = recorder()
     source = RecordedCall(lambda: torch.ones(1), name="source")
     for is_async in (True, False):

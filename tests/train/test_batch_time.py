@@ -46,7 +46,7 @@ def test_an_example_dated_years_ahead_is_not_believed_and_named_once(caplog: pyt
     assert (clock.newest, clock.num_ahead) == (NOW + 9, 2)
 
 
-def test_a_clock_goes_on_where_another_stood() -> None:
+def test_a_clock_resumes_from_the_time_of_another() -> None:
     assert BatchClock(NOW).time_of(batch_at(WRONG)) == NOW + DAY
     assert BatchClock().time_of(batch_at(WRONG)) == WRONG
 
@@ -107,7 +107,7 @@ def test_one_wrong_time_in_a_run_removes_no_row(tmp_path: Path) -> None:
     assert train(FarAhead, tmp_path).embeddings["emb"].num_rows == 800
 
 
-def test_milliseconds_end_the_run_or_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_milliseconds_end_the_run_or_are_skipped_and_counted(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(InvalidArgumentError, match="example 17 of the batch must have Unix seconds"):
             train(Milliseconds, tmp_path)
@@ -117,7 +117,7 @@ def test_milliseconds_end_the_run_or_are_left_out_and_counted(tmp_path: Path) ->
     assert "row 17 of a batch must be in [0, 4294967296), got 1700000000000 (u 417)" in LeavingOut.dropped.first[0]
 
 
-def test_more_wrong_values_than_may_be_left_out_end_the_run(tmp_path: Path) -> None:
+def test_more_wrong_values_than_may_be_skipped_end_the_run(tmp_path: Path) -> None:
     class Strict(LeavingOut):
         dropped = BadRecords()
 
@@ -125,7 +125,7 @@ def test_more_wrong_values_than_may_be_left_out_end_the_run(tmp_path: Path) -> N
         train(Strict, tmp_path)
 
 
-def test_stamps_say_how_far_the_run_has_come_and_a_resumed_clock_goes_on_there() -> None:
+def test_stamps_report_the_progress_of_the_run_and_a_resumed_clock_continues_from_it() -> None:
     with Session(FarAhead()) as session:
         session.run(FarAhead().make(0))
         session.run({"u": torch.tensor([1]), "req_time": torch.tensor([NOW - DAY])})

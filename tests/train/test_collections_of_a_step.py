@@ -75,7 +75,7 @@ def test_the_newest_request_time_of_the_batch_is_left_by_the_session(pipeline: P
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_a_batch_that_knows_no_time_leaves_none(deterministic: bool) -> None:
+def test_a_batch_without_a_time_adds_none(deterministic: bool) -> None:
     task, watch = ExampleTask(), Watch("req_time")
     with Session(task, hooks=[watch], deterministic=deterministic) as session:
         for batch in task.input_fn("train"):
@@ -83,7 +83,7 @@ def test_a_batch_that_knows_no_time_leaves_none(deterministic: bool) -> None:
     assert watch.seen == [None] * 20
 
 
-def test_a_loop_forgets_what_the_step_before_left() -> None:
+def test_a_step_loop_discards_the_values_of_the_previous_step() -> None:
     with StepLoop([SetCurrentSessionHook()]) as loop:
         add_to_collections("numbers", -1)
         for number in range(3):

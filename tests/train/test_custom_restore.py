@@ -54,7 +54,9 @@ def test_a_trainer_applies_an_alias_map_or_options(config: TrainerConfig, weight
     assert state.global_step == 3
 
 
-def test_it_is_used_once_and_a_rebuilt_session_leaves_it_anew(config: TrainerConfig, weight: torch.Tensor) -> None:
+def test_the_restore_op_is_used_once_and_a_rebuilt_session_adds_it_again(
+    config: TrainerConfig, weight: torch.Tensor
+) -> None:
     assert config.model_dir is not None
     hook = CheckpointRestorerHook(Saver(config.model_dir))
     with Session(leaving(ALIASES)(), hooks=[hook]) as session:
@@ -64,7 +66,7 @@ def test_it_is_used_once_and_a_rebuilt_session_leaves_it_anew(config: TrainerCon
             session.rebuild()
 
 
-def test_the_dense_part_can_start_anew(config: TrainerConfig, weight: torch.Tensor) -> None:
+def test_the_dense_part_can_restart_from_scratch(config: TrainerConfig, weight: torch.Tensor) -> None:
     state: Any = Trainer(leaving(RestoreConfig(clear_nn=True)), config).train(steps=0)
     assert not torch.equal(state.model["head"].weight, weight)
     assert state.embeddings["emb"].num_rows > 0

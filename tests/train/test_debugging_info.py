@@ -44,7 +44,7 @@ def servers() -> Iterator[list[PsServer]]:
         yield started
 
 
-def test_the_file_has_the_original_s_fields(tmp_path: Path) -> None:
+def test_the_file_has_the_upstream_fields(tmp_path: Path) -> None:
     info = DebuggingInfo(chief_addr="a:1", ps_addrs=("b:2", "c:3"), num_workers=3, features={"user": "{}"})
     write_debugging_info(str(tmp_path), info)
     assert read_debugging_info(str(tmp_path)) == info
@@ -108,7 +108,7 @@ def test_a_row_is_found_by_slot_and_id_and_the_file_follows_the_servers(
         emb.store.close()
 
 
-def test_a_table_that_is_not_there_is_said(servers: list[PsServer]) -> None:
+def test_a_missing_table_is_reported(servers: list[PsServer]) -> None:
     with PsCluster([server.address for server in servers], token="t") as cluster:  # noqa: S106 - a test's
         store = PsStore(Embeddings({"user": Slot(dim=2)})._configs, servers=cluster, name="rows")
         (table,) = store.schema.names

@@ -47,7 +47,7 @@ class AskAtSteps(Hook):
 
 
 @pytest.mark.parametrize("mode", [ExportMode.STANDALONE, ExportMode.DISTRIBUTED])
-def test_weights_alone_take_over_while_training_goes_on(tmp_path: Path, mode: ExportMode) -> None:
+def test_dense_weights_alone_are_activated_while_training_continues(tmp_path: Path, mode: ExportMode) -> None:
     saving = SavingConfig(every_steps=4, dense_every_steps=2)
     place = tmp_path / "exported_models"
     asks = AskAtSteps(place if mode is ExportMode.STANDALONE else place / "entry")

@@ -40,7 +40,7 @@ class TestWhichGpu:
     ) -> None:
         assert device_of_rank(local_rank, processes_per_gpu, num_devices=4) == torch.device("cuda", number)
 
-    def test_a_rank_without_a_gpu_is_told_how_many_may_share_one(self) -> None:
+    def test_the_error_for_a_rank_without_a_gpu_reports_how_many_may_share_one(self) -> None:
         with pytest.raises(
             FailedPreconditionError, match=r"local rank 4 .* needs GPU 4, and this process sees 2;"
         ) as e:
@@ -49,7 +49,9 @@ class TestWhichGpu:
         assert device_of_rank(4, 3, num_devices=2).index == 1, "what the message says is right"
 
     @pytest.mark.parametrize("variable", ["LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"])
-    def test_the_launcher_says_the_rank_on_the_machine(self, variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_launcher_sets_the_local_rank_on_the_machine(
+        self, variable: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         chosen = fake_gpus(monkeypatch, count=4)
         monkeypatch.setenv(variable, "5")
         placement = placement_of(DeviceConfig(gpu=True, processes_per_gpu=2))
@@ -88,7 +90,7 @@ def fake_gpus(monkeypatch: pytest.MonkeyPatch, *, count: int) -> list[torch.devi
 
 
 class TestOptions:
-    def test_they_are_those_of_the_original(self) -> None:
+    def test_device_options_match_upstream(self) -> None:
         config = CpuTrainingConfig(enable_gpu_training=True, processes_per_gpu=2)
         derived = trainer_config_of(config, ExampleTask.params())
         assert derived.device == DeviceConfig(gpu=True, processes_per_gpu=2)
@@ -135,13 +137,13 @@ class TestFeatures:
         assert moved.num_rows == 2
         assert moved["label"].device == META  # type: ignore[union-attr]
 
-    def test_ragged_rows_of_ragged_rows_go_whole(self) -> None:
+    def test_ragged_rows_of_ragged_rows_move_completely(self) -> None:
         inner = Ragged.from_lists([[1], [2, 3], []])
         nested = Ragged(inner, torch.tensor([0, 2, 3]))
         moved = DevicePlacement(HERE).stage({"x": nested}, host=()).features["x"]
         assert moved.to_lists() == nested.to_lists()
 
-    def test_what_was_asked_for_comes_back(self) -> None:
+    def test_requested_results_return_to_the_host(self) -> None:
         class Away(torch.Tensor):
             def cpu(self, *_: object, **__: object) -> torch.Tensor:
                 return torch.full((1,), 7.0)
@@ -272,7 +274,7 @@ class TestGpu:
         for a, b in zip([*here, rows], [*there, rows_there], strict=True):
             torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-6)
 
-    def test_a_trainer_saves_there_and_goes_on_here(self, tmp_path: Path) -> None:
+    def test_a_trainer_saves_on_the_device_and_resumes_on_the_host(self, tmp_path: Path) -> None:
         there = TrainerConfig(model_dir=str(tmp_path), device=DeviceConfig(gpu=True), deterministic=True)
         trainer = Trainer(Clicks(), there)
         trainer.train(steps=10)

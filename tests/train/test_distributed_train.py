@@ -126,12 +126,12 @@ class TestTogether:
         weights, others = (dict(each.state.model.top.named_parameters()) for each in (alone, trainer))  # type: ignore[union-attr]
         assert all(others[name].equal(value) for name, value in weights.items())
 
-    def test_a_job_goes_on_where_its_model_directory_is(self, tmp_path: Path) -> None:
+    def test_a_job_resumes_from_its_model_directory(self, tmp_path: Path) -> None:
         ThreadJob(tmp_path, num_ps=2, num_workers=2, params=lambda: params(10)).run()
         ThreadJob(tmp_path, num_ps=3, num_workers=2, params=lambda: params(15)).run()
         assert last_step(tmp_path) == 15
 
-    def test_batches_by_the_number_of_workers_do_not_go_on_with_another_one(self, tmp_path: Path) -> None:
+    def test_batches_split_by_the_number_of_workers_do_not_resume_with_another_number(self, tmp_path: Path) -> None:
         ThreadJob(tmp_path, num_workers=2, params=SharedClicks.params, settings={"max_steps": 4}).run()
         job = ThreadJob(tmp_path, num_workers=1, params=SharedClicks.params)
         job.start_all()
@@ -155,7 +155,7 @@ class StepsBeside(Hook):
 
 
 class TestSaves:
-    def test_workers_go_on_while_a_save_is_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_workers_continue_while_a_save_is_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         writing, write, went_on = threading.Event(), Saver._write, list[bool]()
         beside = [StepsBeside(writing), StepsBeside(writing)]
 
@@ -207,7 +207,7 @@ class StopJob(Hook):
 
 
 class TestSurroundings:
-    def test_tf_config_is_there_while_training_and_not_after(self, tmp_path: Path) -> None:
+    def test_tf_config_exists_during_training_and_not_after(self, tmp_path: Path) -> None:
         seen = Seen()
         job = ThreadJob(tmp_path, num_ps=2, params=params)
         job.run([seen])
@@ -277,7 +277,7 @@ class TestSurroundings:
 
 
 class TestPatience:
-    def test_a_worker_without_its_servers_ends_soon_after_it_is_told_to(
+    def test_a_worker_without_its_servers_ends_soon_after_a_stop_request(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(server_watch, "GIVE_UP_SECONDS", 0.5)

@@ -81,7 +81,7 @@ def test_little_data(elements: list[int]) -> None:
     assert Trainer(EofAwareTask(Adding(elements))).train().global_step == sum(elements)
 
 
-def test_only_the_last_batch_says_so() -> None:
+def test_only_the_last_batch_has_the_eof_flag_set() -> None:
     task = EofAwareTask(Adding([5, 6, 7]))
     assert list(task.input_fn("train")) == [{"1": 5, "2": False}, {"1": 6, "2": False}, {"1": 7, "2": True}]
     flags = [batch["__EofAwareTask_eof"] for batch in EofAwareTask(AddingDict([{"1": 1}, {"1": 2}])).input_fn("train")]
@@ -119,7 +119,7 @@ def test_training_is_that_of_the_task_itself(pipeline: PipelineConfig) -> None:
             assert torch.equal(value, expected[name]), name
 
 
-def test_a_killed_run_goes_on_with_the_next_batch(tmp_path: Path) -> None:
+def test_a_killed_run_resumes_with_the_next_batch(tmp_path: Path) -> None:
     config = TrainerConfig(model_dir=str(tmp_path))
     Trainer(EofAwareTask(ExampleTask()), config).train(steps=7)
     assert Trainer(EofAwareTask(ExampleTask()), config).train().global_step == 20

@@ -52,7 +52,7 @@ def columns(batch: ExampleBatch) -> dict[str, Any]:
     return {each.name: each.feature for each in batch.named_feature_list}
 
 
-def test_the_last_file_is_there_although_it_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_file_exists_although_it_is_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(task_wrappers, "BATCHES_PER_FILE", 3)
     params = ExampleTask.params().set(num_batches=9)
     config = TrainerConfig(model_dir=str(tmp_path), only_feature_engineering=True, worker_index=2, num_workers=3)

@@ -16,7 +16,7 @@ from monolith.train.parameters import flags
 
 
 @pytest.mark.parametrize("config", [CpuTrainingConfig, RunnerConfig, RunConfig])
-def test_every_option_that_a_text_can_say_has_a_flag(config: type[FlatConfig]) -> None:
+def test_every_option_that_text_can_express_has_a_flag(config: type[FlatConfig]) -> None:
     missing = set(config.option_names()) - set(flags.flag_names(config))
     assert missing == ({"device_fn"} if config is not RunConfig else set())
     for name in flags.flag_names(config):
@@ -58,7 +58,7 @@ def test_mistakes(arguments: list[str], said: str) -> None:
         flags.parse(RunnerConfig(), arguments)
 
 
-def test_flags_beside_those_of_the_program() -> None:
+def test_flags_are_added_alongside_those_of_the_program() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--index", type=float)
     flags.add_flags(parser, RunnerConfig, without={"index"})

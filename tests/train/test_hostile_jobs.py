@@ -100,7 +100,7 @@ class Held(Hook):
         assert self.may_go_on.wait(120)
 
 
-def test_garbage_on_every_port_and_strangers_who_stay_change_nothing(tmp_path: Path) -> None:
+def test_garbage_on_every_port_and_idle_foreign_connections_change_nothing(tmp_path: Path) -> None:
     before = own_ports()
     hooks = [Held(), Held()]
     job = ThreadJob(tmp_path, num_ps=2, num_workers=2, params=params)

@@ -99,7 +99,7 @@ def test_files_of_a_queue_are_those_of_the_worker(days: str) -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_run_goes_on_with_the_files_that_it_had_not_read(days: str, tmp_path: Path, dynamic: bool) -> None:
+def test_a_run_resumes_with_the_files_that_it_had_not_read(days: str, tmp_path: Path, dynamic: bool) -> None:
     config = TrainerConfig(model_dir=str(tmp_path / "model"), input=InputConfig(dynamic_sharding=dynamic))
     first = Reader(days, stop_at="day-3")
     with pytest.raises(ZeroDivisionError):
@@ -147,7 +147,7 @@ def _save(job: LocalJob, days: str, folder: Path) -> None:
         saver.save(state, background=False)
 
 
-def test_a_run_of_three_workers_goes_on_in_one_process(days: str, tmp_path: Path) -> None:
+def test_a_run_of_three_workers_resumes_in_one_process(days: str, tmp_path: Path) -> None:
     """All files are read once: those of nobody, and the rest of workers that are not there any more."""
     _save(_job_of_three(days, with_queue=True), days, tmp_path / "model")
     config = TrainerConfig(model_dir=str(tmp_path / "model"), input=InputConfig(dynamic_sharding=True))

@@ -15,7 +15,7 @@ from monolith.train.config.job_config import JobConfig
 
 
 @pytest.mark.parametrize(("stops", "awaited"), [(False, [1, 2]), (True, [1])])
-def test_a_worker_that_is_gone_is_not_waited_for_once_the_job_is_to_stop(stops: bool, awaited: list[int]) -> None:
+def test_an_unavailable_worker_is_not_awaited_once_the_job_is_stopping(stops: bool, awaited: list[int]) -> None:
     """It may have been told to stop before it had joined: nobody starts it again."""
     state = JobState(
         num_workers=5,

@@ -10,7 +10,7 @@ from monolith.train.roles.worker import JobMetrics
 CONFIG = TrainerConfig(model_name="ranker", reporting=ReportingConfig(submit_time=4_990, cluster_type="tide"))
 
 
-def test_the_chief_says_once_how_long_the_processes_took_to_come() -> None:
+def test_the_chief_reports_once_how_long_the_processes_took_to_start() -> None:
     recorder, clock = MetricRecorder(), FakeClock(now=5_000)
     for index in (1, 0):
         metrics = JobMetrics(CONFIG, index, clock=clock, metrics=MetricClient("m", recorder=recorder))
@@ -21,14 +21,14 @@ def test_the_chief_says_once_how_long_the_processes_took_to_come() -> None:
     assert (elapsed.count, elapsed.sum) == (1, 110)
 
 
-def test_without_a_time_of_submission_nothing_is_said() -> None:
+def test_nothing_is_reported_without_a_submission_time() -> None:
     recorder = MetricRecorder()
     metrics = JobMetrics(TrainerConfig(), 0, clock=FakeClock(), metrics=MetricClient("m", recorder=recorder))
     metrics.containers_ready()
     assert recorder.read() == []
 
 
-def test_a_worker_says_how_often_it_began_anew() -> None:
+def test_a_worker_reports_how_often_it_restarted() -> None:
     recorder = MetricRecorder()
     metrics = JobMetrics(CONFIG, 3, clock=FakeClock(), metrics=MetricClient("m", recorder=recorder))
     for count in (1, 2):

@@ -70,7 +70,7 @@ class TestTheEnd:
         found = JobEnd(part_of(client, settings), session, while_waiting=lambda: None).has_more("data")
         return found, client
 
-    def test_a_chief_waits_so_long_for_workers_that_are_gone(self) -> None:
+    def test_a_chief_waits_for_unavailable_workers_until_its_timeout(self) -> None:
         gone = JobState(num_workers=3, finished=frozenset({1}), members=(worker(2, alive=False),))
         found, client = self.end(gone, JobConfig(chief_timeout_seconds=77))
         assert not found
@@ -138,7 +138,7 @@ class TestAttempts:
         with pytest.raises(UnavailableError, match="allowed are 0"):
             Attempts([AWAY, "trained"], [(0, 1), (0, 2)], JobConfig())._attempts("a:1")
 
-    def test_other_errors_end_it_at_once(self) -> None:
+    def test_other_errors_end_the_role_immediately(self) -> None:
         role = Attempts([InvalidArgumentError("yours")], [(0, 1)], JobConfig())
         with pytest.raises(InvalidArgumentError, match="yours"):
             role._attempts("a:1")
@@ -197,7 +197,7 @@ class FakeServers:
 
 
 class TestServersBack:
-    def test_a_server_is_found_where_it_came_back(self) -> None:
+    def test_a_restarted_server_is_found_at_its_new_address(self) -> None:
         servers, clock = FakeServers(), FakeClock()
         said = iter([{1: "old:1"}, {}, {1: "new:1"}])
 
@@ -207,7 +207,7 @@ class TestServersBack:
         ServerReconnector(servers, ask, clock=clock).wait(60)  # type: ignore[arg-type]
         assert servers.moved == {1: "new:1"}
 
-    def test_a_discovery_service_that_fails_is_asked_again(self) -> None:
+    def test_a_failing_discovery_service_is_queried_again(self) -> None:
         servers, clock, answers = FakeServers(), FakeClock(), [OSError("down"), {1: "new:1"}]
 
         def ask() -> dict[int, str]:

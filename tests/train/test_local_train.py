@@ -19,7 +19,7 @@ def steps_of(model_dir: Path) -> list[int]:
 
 
 class TestLocalTrain:
-    def test_it_has_the_signature_that_users_know(self) -> None:
+    def test_local_train_has_the_upstream_signature(self) -> None:
         found = {name: each.default for name, each in inspect.signature(local_train).parameters.items()}
         assert found == {
             "params": inspect.Parameter.empty,
@@ -34,7 +34,7 @@ class TestLocalTrain:
             "only_feature_engineering": False,
         }
 
-    def test_it_trains_from_nothing_and_returns_what_can_be_asked(self, tmp_path: Path) -> None:
+    def test_local_train_starts_from_scratch_and_returns_a_trainer_that_can_evaluate(self, tmp_path: Path) -> None:
         (tmp_path / "m").mkdir()
         (tmp_path / "m" / "left").write_text("over")
         for _ in range(2):
@@ -61,7 +61,7 @@ class TestLocalTrain:
         assert files.exists(f"{folder}/model.ckpt-3.manifest")
         files.rm(folder, recursive=True)
 
-    def test_it_goes_on_where_it_is_told_to(self, tmp_path: Path) -> None:
+    def test_local_train_resumes_when_the_model_dir_is_kept(self, tmp_path: Path) -> None:
         for steps in (3, 6):
             trainer = local_train(
                 ExampleTask.params(),

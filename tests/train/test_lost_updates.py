@@ -31,7 +31,7 @@ def test_dense_weights_may_have_lost_more_than_rows() -> None:
     assert (found.next_seq, found.lost, found.lost_dense) == (10, {1: 2}, {1: 4})
 
 
-def test_batches_that_were_lost_before_are_not_told_again() -> None:
+def test_batches_already_counted_as_lost_are_not_reported_again() -> None:
     lost = LostUpdates[int]()
     assert lost.add(1, range(5, 10)) == 5
     assert lost.add(2, range(5, 10)) == 5, "another server"
@@ -62,7 +62,7 @@ class DeafClient:
         self.reports.append((worker, server, batches))
 
 
-def test_a_loss_that_could_not_be_told_is_told_by_the_next_attempt(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_loss_that_could_not_be_reported_is_reported_by_the_next_attempt(caplog: pytest.LogCaptureFixture) -> None:
     client, nobody = DeafClient(), cast("Any", None)
     part = JobPart(nobody, cast("JobClient", client), nobody, servers_back=nobody, clock=nobody)
     part.count(stamp(9), under_way=0)

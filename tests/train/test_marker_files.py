@@ -52,7 +52,7 @@ def test_a_stop_file_saves_at_its_step_and_stops(tmp_path: Path) -> None:
     assert steps_of(tmp_path) == [15]
 
 
-def test_without_the_config_files_are_not_looked_for(tmp_path: Path) -> None:
+def test_marker_files_are_not_polled_without_the_config(tmp_path: Path) -> None:
     for name in ("dump_10", "stop_15"):
         (tmp_path / name).touch()
     (tmp_path / "limit_req_time").write_text(str(FIRST_TIME))
@@ -93,7 +93,7 @@ def test_a_worker_that_saves_nothing_stops_by_the_same_file(tmp_path: Path) -> N
     assert steps_of(tmp_path) == []
 
 
-def test_it_looks_every_hundred_and_every_thousand_steps_unless_told_otherwise() -> None:
+def test_marker_files_are_polled_every_hundred_and_every_thousand_steps_by_default() -> None:
     files = MarkerFilesConfig()
     assert (files.dump_look_steps, files.limit_look_steps, files.online_look_steps) == (100, 1000, None)
     assert SavingConfig().marker_files is None

@@ -219,7 +219,7 @@ class TestTables:
             items, users = (len(set(columns[name].tolist())) for name in ("item", "user"))
             assert rows == users + items * (1 if evict else 2)
 
-    def test_expired_rows_are_dropped_every_so_many_steps_or_hours(self) -> None:
+    def test_expired_rows_are_evicted_every_n_steps_or_hours(self) -> None:
         config = trainer_config_of(RunnerConfig(feature_evict_every_n_hours=2))
         assert (config.tables.evict_every_seconds, config.tables.evict_every_steps) == (7200, None)
         config = trainer_config_of(RunnerConfig(feature_evict_every_n_steps=50))
@@ -313,7 +313,7 @@ class TestRestoring:
         assert state is not None
         assert state.global_step == 3
 
-    def test_who_only_looks_gets_the_named_checkpoint_each_time_and_writes_nothing(self, tmp_path: Path) -> None:
+    def test_an_evaluation_reads_the_named_checkpoint_each_time_and_writes_nothing(self, tmp_path: Path) -> None:
         trained(tmp_path, save_checkpoints_steps=2)
         before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir() if path.is_file()}
         for _ in range(2):
@@ -321,7 +321,7 @@ class TestRestoring:
             assert make_trainer(options, ExampleTask.params()).evaluate(steps=1)["global_step"] == 2
         assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir() if path.is_file()} == before
 
-    def test_a_run_alone_waits_for_nobody_to_prepare_the_directory(self, tmp_path: Path) -> None:
+    def test_a_run_alone_waits_for_no_other_worker_to_prepare_the_directory(self, tmp_path: Path) -> None:
         trained(tmp_path / "old")
         options = RunnerConfig(model_dir=str(tmp_path / "new"), is_local=True, restore_dir=str(tmp_path / "old"))
         config = dataclasses.replace(trainer_config_of(options), worker_index=1, num_workers=2)
@@ -355,7 +355,7 @@ class TestRestoring:
         worker = Trainer(params, config, clock=Preparing())
         assert worker.train(steps=1).global_step == 7
 
-    def test_a_dense_part_that_starts_anew(self, tmp_path: Path) -> None:
+    def test_clear_nn_restarts_the_dense_part_from_scratch(self, tmp_path: Path) -> None:
         trained(tmp_path / "a")
         state = trained(tmp_path / "a", steps=0, clear_nn=True).state
         assert state is not None
@@ -411,7 +411,7 @@ class TestReporting:
 
 
 class TestInput:
-    def test_a_task_reads_what_the_run_was_told_about_its_input(self) -> None:
+    def test_a_task_reads_the_input_options_of_the_run(self) -> None:
         given: dict[str, Any] = {
             "data_type": "Example",
             "feature_list": "all",
@@ -461,7 +461,7 @@ class TestController:
         assert trainer_config_of(RunnerConfig(serve_controller=True)).control == ControlConfig()
         assert trainer_config_of(RunnerConfig(serve_controller=False)).control is None
 
-    def test_a_run_without_grpc_says_once_that_it_has_none(
+    def test_a_run_without_grpc_logs_once_that_it_serves_no_controller(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         monkeypatch.setattr("monolith.train.compat.conversions.find_spec", lambda _: None)
@@ -474,7 +474,7 @@ class TestController:
         assert caplog.text.count("no controller is served") == 1
         assert "pip install 'monolith-torch[control]'" in caplog.text
 
-    def test_one_that_is_asked_for_needs_grpc(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_requested_controller_needs_grpc(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("monolith.train.compat.conversions.find_spec", lambda _: None)
         with pytest.raises(ValueError, match="option serve_controller=True needs grpcio; run: pip install"):
             trainer_config_of(RunnerConfig(serve_controller=True))

@@ -21,7 +21,7 @@ def bag() -> Params:
 
 class TestDefine:
     @pytest.mark.parametrize("name", ["Name", "1name", "na-me", "", "_name", "na me", "naMe"])
-    def test_names_are_lower_case_behind_a_letter(self, name: str) -> None:
+    def test_names_are_lower_case_after_a_leading_letter(self, name: str) -> None:
         with pytest.raises(AssertionError, match="parameter name"):
             Params().define(name, 0, "")
 
@@ -69,7 +69,7 @@ class TestAccess:
         with pytest.raises(AssertionError, match=r"^Cannot introspect"):
             bag.set(**{name: 1})
 
-    def test_delete_forgets(self, bag: Params) -> None:
+    def test_delete_removes_parameters(self, bag: Params) -> None:
         bag.delete("train.max_steps", "name")
         assert "name" not in bag
         assert "max_steps" not in bag.train
@@ -114,7 +114,7 @@ class TestCopy:
         copy_params_to(bag, target, skip=["train"])
         assert (target.name, target.train.max_steps) == ("new", 100)
 
-    def test_update_params_takes_what_it_knows(self, bag: Params) -> None:
+    def test_update_params_takes_the_parameters_that_exist(self, bag: Params) -> None:
         given = {"max_steps": 3, "name": "y", "other": 1}
         update_params(bag, given)
         assert (bag.name, bag.train.max_steps, given) == ("y", 3, {"other": 1})

@@ -46,7 +46,7 @@ class TestEqual:
         assert [each["steps"] for each in equal.found] == [[3, 6, STEPS]] * 2
         assert digest_of(restored(Disjoint, equal.folder)) == digest_of(accumulated(Disjoint, 2))
 
-    def test_a_rank_whose_input_has_ended_goes_on_with_the_others(self, equal: PartialJob) -> None:
+    def test_a_rank_whose_input_has_ended_continues_with_the_others(self, equal: PartialJob) -> None:
         assert [each["watched"] for each in equal.found] == [[[STEPS, True]], [[STEPS, False]]]
 
     def test_a_nan_of_one_rank_is_refused_by_all_and_nothing_has_changed(self, equal: PartialJob) -> None:

@@ -51,7 +51,7 @@ def test_a_step_that_was_interrupted_before_its_update_leaves_its_batch_to_be_re
         assert saved_position(session.state, tmp_path) == (2, b"2")
 
 
-def test_a_step_that_was_interrupted_behind_its_update_does_not_count_its_batch_twice(
+def test_a_step_interrupted_after_its_update_does_not_count_its_batch_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(*_: Any) -> None:

@@ -43,7 +43,7 @@ def trained(task: ExampleTask | None = None) -> Trainer:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_every_row_is_there_once_beside_its_keys(tmp_path: Path, name: str) -> None:
+def test_every_row_is_written_once_next_to_its_keys(tmp_path: Path, name: str) -> None:
     trainer = trained()
     assert trainer.write_predictions(tmp_path / name, keys=["user", "item"]) == 640
     rows = READ[Path(name).suffix](tmp_path / name)
@@ -174,7 +174,9 @@ class FailAt(Hook):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), FileNotFoundError("the input's"), ValueError("the model's")])
-def test_an_error_on_the_way_is_told_as_it_is_and_leaves_the_old_file(tmp_path: Path, error: BaseException) -> None:
+def test_an_error_while_writing_is_raised_unchanged_and_keeps_the_old_file(
+    tmp_path: Path, error: BaseException
+) -> None:
     path = tmp_path / "p.csv"
     path.write_text("old")
     with pytest.raises(type(error)) as raised:
@@ -184,7 +186,7 @@ def test_an_error_on_the_way_is_told_as_it_is_and_leaves_the_old_file(tmp_path: 
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_name_that_says_no_format_and_a_missing_folder_are_refused(tmp_path: Path) -> None:
+def test_a_name_without_a_known_format_and_a_missing_folder_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match=r"expected one of \.parquet, \.csv, \.jsonl, got '\.txt'"):
         trained().write_predictions(tmp_path / "p.txt")
     with pytest.raises(NotFoundError, match="there is no folder"):
@@ -201,7 +203,9 @@ def test_a_full_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_pyarrow_the_way_out_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_pyarrow_raises_an_error_that_suggests_alternatives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(
         UnimplementedError, match=r"pip install 'monolith-torch\[parquet\]', or write a \.csv or \.jsonl"

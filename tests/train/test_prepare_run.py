@@ -15,7 +15,7 @@ from monolith.train import CpuTrainingConfig, Origin, RunnerConfig, make_trainer
 PARTIAL_SYNC: dict[str, Any] = {"enable_gpu_training": True, "enable_partial_sync_training": True}
 
 
-def test_it_goes_in_the_order_of_the_original(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepare_run_follows_the_upstream_order(monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
     monkeypatch.setattr(runner_settings, "mlp_pass", lambda **_: order.append("mlp_pass"))
     monkeypatch.setattr(runner_settings, "add_mpi_exception_hook", lambda: order.append("exception hook"))
@@ -124,7 +124,9 @@ class TestTrainersAreMadePrepared:
         assert trainer.config.input.data_service_dispatcher == "grpc://10.0.0.1:5050"
         assert trainer.config.input.kafka_topics == "a"
 
-    def test_what_is_refused_is_refused_before_anybody_is_waited_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_invalid_options_are_rejected_before_the_run_waits_for_other_processes(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(runner_settings, "mlp_pass", lambda **_: pytest.fail("the platform was asked"))
         with pytest.raises(ValueError, match="use_estimator"):
             make_trainer(RunnerConfig(use_estimator=True), ExampleTask.params())

@@ -90,7 +90,7 @@ def test_it_is_one_step_over_four_numbers_and_predicts_nothing() -> None:
     assert json.loads(board.left["throughput/0"]) == [1.0, 3.0]
 
 
-def test_defaults_are_those_that_users_know() -> None:
+def test_benchmark_defaults_match_upstream() -> None:
     config = BenchmarkConfig(PAIR, 1, 1, 0)
     assert (config.benchmark_secs, config.ps_str_overridden) == (60.0, "")
     assert ps_benchmark.JOB_SECONDS == 120.0
@@ -112,7 +112,7 @@ class TestHook:
         with pytest.raises(DeadlineExceededError, match=r"waited 3600.0 s for workers to be ready"):
             self.hook(Board(), SleepCalls()).after_create_session(FakeSession())
 
-    def test_a_result_that_is_there_ends_the_run(self) -> None:
+    def test_an_existing_result_ends_the_run(self) -> None:
         board, clock = Board(), SleepCalls()
         board.note("result", "ps1")
         hook = self.hook(board, clock, index=3)
@@ -123,7 +123,7 @@ class TestHook:
         hook.end(FakeSession())
         assert hook._config.ps_list == ["ps1"]
 
-    def test_the_chief_waits_ten_seconds_for_the_others_and_chooses_by_what_is_there(self) -> None:
+    def test_the_chief_waits_ten_seconds_for_the_others_and_chooses_by_the_available_results(self) -> None:
         board, clock = Board(), SleepCalls()
         board.note("throughput/0", "[1.0, 2.0]")
         board.note("throughput/4", "[4.0, 2.0]")
@@ -161,7 +161,7 @@ def test_servers_of_one_machine_count_for_their_slower_neighbours() -> None:
     assert chosen_of(config, []) == servers
 
 
-def test_who_cannot_measure_leaves_it_to_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_worker_that_cannot_measure_leaves_the_choice_to_the_others(caplog: pytest.LogCaptureFixture) -> None:
     class Away(Board):
         def benchmark(self, seconds: float) -> Sequence[float]:
             raise UnavailableError("gone")
@@ -195,12 +195,12 @@ def test_what_cannot_work_is_refused(arguments: tuple[list[str], int, int, int],
         BenchmarkConfig(*arguments)
 
 
-def test_a_task_without_its_config_says_so() -> None:
+def test_a_task_without_its_config_is_rejected() -> None:
     with pytest.raises(TypeError, match=r"set params.bm_config to a BenchmarkConfig, got None"):
         Trainer(PsBenchMarkTask).train()
 
 
-def test_a_task_that_is_not_saved_begins_anew_each_time(tmp_path: Path) -> None:
+def test_a_task_that_is_not_saved_restarts_from_scratch_each_time(tmp_path: Path) -> None:
     for _ in range(2):
         params = PsBenchMarkTask.params()
         params.bm_config = BenchmarkConfig(PAIR, 1, 1, 0, servers=Board(1.0, 2.0))

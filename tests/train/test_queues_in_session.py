@@ -92,7 +92,7 @@ def test_after_two_runs_an_asynchronous_function_ran_once() -> None:
     assert task.value == 2, "the end runs what is left"
 
 
-def test_a_synchronous_one_runs_at_once() -> None:
+def test_a_synchronous_task_runs_immediately() -> None:
     task = Adding()
     task.is_async = False
     with Session(task) as session:

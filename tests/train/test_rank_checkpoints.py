@@ -98,7 +98,7 @@ def steps_of(folder: Path) -> list[list[int]]:
 
 
 @pytest.mark.slow
-def test_each_rank_keeps_its_checkpoints_and_goes_on_from_them(two: Path) -> None:
+def test_each_rank_keeps_its_checkpoints_and_resumes_from_them(two: Path) -> None:
     assert results_of(two, "apart") == [[3, 7, 7]] * 2
     assert steps_of(two / "apart" / "model") == [[6, 7], [6, 7]]
     assert saved_steps(two / "apart" / "model") == []
@@ -132,7 +132,7 @@ def test_a_save_that_fails_on_one_rank_is_made_again_on_all(two: Path) -> None:
 
 
 @pytest.mark.slow
-def test_directories_that_are_gone_are_named_on_all_ranks(two: Path) -> None:
+def test_missing_directories_are_named_on_all_ranks(two: Path) -> None:
     for first, second in results_of(two, "lost"):
         assert first[0] == "FailedPreconditionError"
         assert "got some of ranks [1], none of ranks [0]" in first[1]
@@ -148,7 +148,7 @@ def test_a_part_alone_is_refused_by_one_process(two: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_three_ranks_go_on_from_the_directories_of_two(two: Path, three: Path) -> None:
+def test_three_ranks_resume_from_the_directories_of_two(two: Path, three: Path) -> None:
     assert results_of(two, "counted") == [[2, 2]] * 2
     folder = three / "to_the_end" / "each"
     last = results_of(three, "to_the_end", 3)[0]["each"]
@@ -158,7 +158,7 @@ def test_three_ranks_go_on_from_the_directories_of_two(two: Path, three: Path) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["one", "served", "merged"])
-def test_ranks_servers_one_process_and_more_ranks_go_on_from_each_other(three: Path, name: str) -> None:
+def test_ranks_servers_one_process_and_more_ranks_resume_from_each_other(three: Path, name: str) -> None:
     folder = three / "to_the_end" / name
     *before, last = saved_steps(folder / "model")
     assert last == results_of(three, "to_the_end", 3)[0][name]

@@ -149,7 +149,7 @@ def test_world_sizes_that_change_train_every_example_once(days: str, seed: int) 
     assert last.counted == all_ids()
 
 
-def test_a_process_alone_goes_on_with_what_ranks_have_saved_and_back(days: str) -> None:
+def test_a_single_process_resumes_from_what_ranks_have_saved_and_back(days: str) -> None:
     draw = random.Random(3)  # noqa: S311 - moments to repeat, not secrets
     saved = Saved()
     while saved.job is None:
@@ -166,7 +166,7 @@ def test_a_process_alone_goes_on_with_what_ranks_have_saved_and_back(days: str) 
 
 @every_store
 @pytest.mark.usefixtures("collects")
-def test_ranks_that_ask_at_once_get_different_files(days: str, make_store: Callable[[], KeyStore]) -> None:
+def test_ranks_that_take_files_concurrently_get_different_files(days: str, make_store: Callable[[], KeyStore]) -> None:
     store = make_store()
     got: list[list[str]] = [[], [], []]
 
@@ -184,7 +184,7 @@ def test_ranks_that_ask_at_once_get_different_files(days: str, make_store: Calla
     assert len(taken) == len(set(taken)) == NUM_FILES
 
 
-def test_two_ranks_never_go_on_with_the_same_worker(days: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_two_ranks_never_resume_the_same_worker(days: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     store = MemoryKeyStore()
     before = [make(store, rank, 4, name="before") for rank in range(4)]
@@ -260,7 +260,7 @@ def kafka(offsets: dict[int, int], *, turn: int | None = None) -> bytes:
     ).to_bytes()
 
 
-def test_partitions_of_topics_are_handed_out_anew() -> None:
+def test_topic_partitions_are_reassigned_on_resume() -> None:
     applied = {
         0: stamp(0, kafka({0: 10, 2: 30})),
         1: stamp(1, kafka({1: 20, 3: 40})),
@@ -286,7 +286,7 @@ def test_whose_block_of_a_topic_comes_next_stays_known() -> None:
 
 @every_store
 @pytest.mark.usefixtures("collects")
-def test_more_file_names_than_a_store_takes_at_once_travel_in_pieces(
+def test_more_file_names_than_a_store_accepts_per_value_travel_in_pieces(
     days: str, make_store: Callable[[], KeyStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rank_inputs, "_MOST_CHARACTERS", 40)
@@ -296,19 +296,19 @@ def test_more_file_names_than_a_store_takes_at_once_travel_in_pieces(
     assert [Path(part.path).name for part in paths if part] == ["day-0.jsonl", "day-1.jsonl"]
 
 
-def test_ranks_with_other_patterns_are_told(days: str) -> None:
+def test_ranks_with_other_patterns_are_rejected(days: str) -> None:
     store = MemoryKeyStore()
     make(store, 0, 2).file_queue(days).take(0, 0)
     with pytest.raises(InvalidArgumentError, match="of other patterns or another seed"):
         make(store, 1, 2).file_queue([days, "other"]).take(1, 0)
 
 
-def test_patterns_that_match_nothing_are_told(tmp_path: Path) -> None:
+def test_patterns_without_a_match_raise_not_found(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         make(MemoryKeyStore(), 0, 2).file_queue(str(tmp_path / "none-*")).take(0, 0)
 
 
-def test_a_store_that_is_gone_ends_the_run_and_says_what_helps(days: str) -> None:
+def test_an_unavailable_store_ends_the_run_and_the_error_names_the_remedy(days: str) -> None:
     class Gone(MemoryKeyStore):
         def check(self, keys: list[str], /) -> bool:
             raise RuntimeError("Connection reset by peer")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.slow
-def test_followers_have_the_rows_of_two_ranks_and_of_three_that_go_on(
+def test_followers_have_the_rows_of_two_ranks_and_of_three_that_resume(
     programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(DAYS, str(tmp_path))

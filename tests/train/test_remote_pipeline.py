@@ -102,7 +102,7 @@ def test_results_are_those_of_rows_in_this_process(prefetch: int, postpush: bool
 
 
 class TestOnTheWire:
-    def test_reads_and_pushes_of_neighbouring_steps_are_on_their_way_together(self) -> None:
+    def test_reads_and_pushes_of_neighbouring_steps_are_in_flight_together(self) -> None:
         wire = Wire()
         with opened(Counting(), ahead(2), wire) as session:
             run_all(session, [BATCH] * NUM_STEPS)
@@ -142,7 +142,7 @@ class TestOnTheWire:
         assert wire.threads == {threading.current_thread().name}
         assert not [name for name in names if name.startswith("session/tables")]
 
-    def test_rows_of_this_process_beside_others_keep_their_thread(self) -> None:
+    def test_rows_of_this_process_keep_their_thread_alongside_remote_rows(self) -> None:
         wire = Wire()
         names: set[str] = set()
 
@@ -176,7 +176,7 @@ class TestOnTheWire:
                 assert wire.sent.count(f"push {number}") == 1
 
     @pytest.mark.parametrize("prefetch", [0, 2])
-    def test_no_more_pushes_are_on_their_way_than_a_batch_may_lack(self, prefetch: int) -> None:
+    def test_no_more_pushes_are_in_flight_than_a_batch_may_lag(self, prefetch: int) -> None:
         """Models that read rows wait for the pushes before them; this is for others."""
         emb = ml.Embeddings({"user": ml.Slot(dim=1)}, store=LateStore)
         assert isinstance(emb.store, LateStore)
@@ -256,7 +256,7 @@ def run_past_errors(session: Session, steps: int) -> list[OpError]:
 @pytest.mark.parametrize("how", ["when asked", "at once", "at random"])
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
 class TestFailures:
-    def test_a_push_that_fails_late_is_told_once_by_its_name_and_nothing_is_lost_or_applied_twice(
+    def test_a_late_push_failure_is_raised_once_by_name_and_nothing_is_lost_or_applied_twice(
         self, prefetch: int, how: str
     ) -> None:
         wire, task = answering(how), Counting()
@@ -278,7 +278,7 @@ class TestFailures:
         assert task.count == len(task.seen) - 1
         assert task.emb.store.stats().open_plans == 0
 
-    def test_the_last_push_is_told_by_the_fence_and_makes_no_checkpoint(
+    def test_the_fence_raises_the_failure_of_the_last_push_and_writes_no_checkpoint(
         self, prefetch: int, how: str, tmp_path: Path
     ) -> None:
         wire, task = answering(how), Counting()
@@ -293,7 +293,7 @@ class TestFailures:
         assert task.count == NUM_STEPS - 1, "and the end of the session raised nothing more"
 
 
-def test_a_fence_leaves_nothing_on_its_way_and_rows_are_read_again_behind_it() -> None:
+def test_a_fence_leaves_nothing_in_flight_and_rows_are_read_again_after_it() -> None:
     wire = Wire()
     with opened(Counting(), ahead(2), wire) as session, session.feed([BATCH] * NUM_STEPS) as feed:
         session.run_next(feed)
@@ -303,7 +303,7 @@ def test_a_fence_leaves_nothing_on_its_way_and_rows_are_read_again_behind_it() -
         assert wire.sent == ["read 0", "read 1", "read 2", "push 0", "read 1", "read 2", "read 3"]
 
 
-def test_a_fence_waits_for_rows_on_their_way_where_no_push_comes_behind_them() -> None:
+def test_a_fence_waits_for_rows_in_flight_where_no_push_follows_them() -> None:
     class Idle(Counting):
         def model_fn(self, features: Any, mode: Any) -> Spec:
             super().model_fn(features, mode)
@@ -348,7 +348,7 @@ class TestEnds:
         assert task.emb.store.stats().open_plans == 0
         assert task.count == 4, "what was on its way arrives all the same"
 
-    def test_a_module_goes_on_after_a_session_that_was_closed_with_pushes_on_their_way(self) -> None:
+    def test_a_module_continues_after_a_session_was_closed_with_pushes_in_flight(self) -> None:
         wire, task = Wire(), Interrupted()
         with pytest.raises(ValueError, match="model"), opened(task, ahead(1), wire) as session:
             run_all(session, [BATCH] * NUM_STEPS)
@@ -373,7 +373,7 @@ class TestEnds:
         assert task.count == 2
         assert task.emb.store.stats().open_plans == 0
 
-    def test_a_failure_that_nobody_was_told_of_is_in_the_log(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_failure_that_was_never_raised_is_logged(self, caplog: pytest.LogCaptureFixture) -> None:
         wire, task = Wire(), Interrupted()
         wire.answer_at_once()
         wire.failures["push 3"] = UnavailableError("a server went away")
@@ -396,7 +396,7 @@ class TestEnds:
             assert [each.name for each in wire.unanswered] == ["drop 4"], "nobody waits for that"
             assert task.count == session.global_step == 4
 
-    def test_an_interrupted_fence_is_made_whole_by_the_next_one(self) -> None:
+    def test_the_next_fence_completes_an_interrupted_one(self) -> None:
         wire, task = Wire(), Counting()
         with opened(task, ahead(1), wire) as session, session.feed([BATCH] * NUM_STEPS) as feed:
             for _ in range(4):

@@ -52,6 +52,6 @@ def test_an_input_without_positions_gives_no_number_twice(
     assert found.next_seq == newest + 1
 
 
-def test_a_worker_that_nobody_knows_begins() -> None:
+def test_a_worker_without_progress_on_any_server_starts_from_scratch() -> None:
     assert resume([OwnerProgress(0, None), OwnerProgress(1, None)], None) == (None, 0, {}, {})
     assert resume([], None) == (None, 0, {}, {})

@@ -40,9 +40,7 @@ def test_the_port_is_the_schedulers_and_the_host_is_what_was_given(
 
 
 @pytest.mark.parametrize("by_signal", [True, False])
-def test_a_server_that_a_signal_ends_says_so_and_one_that_its_job_ends_does_not(
-    by_signal: bool, tmp_path: Path
-) -> None:
+def test_a_server_reports_a_stop_by_signal_but_not_by_its_job(by_signal: bool, tmp_path: Path) -> None:
     discovery, heard, over = HostServiceDiscovery(str(tmp_path)), list[bool](), threading.Event()
 
     def end() -> None:

@@ -36,7 +36,7 @@ def place_of(discovery: MemoryDiscovery, folder: Path, index: int = 0) -> RolePl
     )
 
 
-def test_nobody_takes_the_port_of_a_server_that_takes_its_place(
+def test_the_port_of_a_server_stays_reserved_while_it_acquires_its_place(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     discovery, tried = MemoryDiscovery(), list[str]()
@@ -64,7 +64,7 @@ def test_nobody_takes_the_port_of_a_server_that_takes_its_place(
     assert discovery.query("ps") == {}
 
 
-def test_a_server_that_died_after_it_was_found_is_replaced_and_the_job_goes_on(
+def test_a_server_that_died_after_discovery_is_replaced_and_the_job_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(server_places, "_ASSIGN_SECONDS", 1.0)

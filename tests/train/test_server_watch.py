@@ -27,7 +27,7 @@ class Follower:
         self.has_moved.set()
 
 
-def test_a_server_is_found_again_though_nobody_calls_it() -> None:
+def test_a_server_is_found_again_without_any_calls_to_it() -> None:
     with ExitStack() as ended:
         first, old = ended.enter_context(PsServer(0, 2)), PsServer(1, 2)
         cluster = ended.enter_context(PsCluster([first.address, old.address]))
@@ -83,7 +83,7 @@ def test_a_server_that_goes_between_two_looks_is_not_waited_for() -> None:
         assert cluster.addresses[0] == addresses[0]
 
 
-def test_who_waits_for_news_of_the_home_server_hears_it_at_its_new_address() -> None:
+def test_a_client_waiting_on_the_home_server_is_notified_from_its_new_address() -> None:
     with ExitStack() as ended:
         old = PsServer(0, 1)
         cluster = ended.enter_context(PsCluster([old.address]))

@@ -70,7 +70,7 @@ class TestHooks:
             session.run({"user": torch.tensor([1])})
         assert log[-2:] == ["a.before_run 0", "a.closed"]
 
-    def test_calls_run_beside_the_step_and_their_results_come_back_in_their_shape(self) -> None:
+    def test_calls_run_alongside_the_step_and_return_results_in_their_shape(self) -> None:
         seen: list[Any] = []
 
         class Asking(Hook):
@@ -140,7 +140,7 @@ class TestHooks:
         assert log == ["a.begin", "a.after_create_session", "a.closed"]
         assert get_current_session() is None
 
-    def test_a_hook_that_asks_to_stop_is_heard(self) -> None:
+    def test_a_stop_request_from_a_hook_is_honoured(self) -> None:
         class Stopping(Hook):
             def before_run(self, context: StepContext) -> None:
                 context.request_stop()
@@ -363,7 +363,7 @@ class TestLooking:
         assert (result.loss is None) == (mode == "predict")
         assert task.emb.store.stats().open_plans == 0
 
-    def test_training_goes_on_after_it(self) -> None:
+    def test_training_continues_after_an_evaluation(self) -> None:
         task = ExampleTask()
         with Session(task) as trained:
             trained.run(batch(0))
@@ -379,7 +379,7 @@ class TestLooking:
             Session(ExampleTask(), mode="infer")  # type: ignore[arg-type]
 
 
-class TestLife:
+class TestConfigLifetime:
     def test_it_has_no_state_before_it_is_entered_and_keeps_it_after(self) -> None:
         session = Session(ExampleTask())
         with pytest.raises(FailedPreconditionError, match="before it is entered"):
@@ -390,7 +390,7 @@ class TestLife:
         with pytest.raises(FailedPreconditionError, match="open already"), session:
             pass
 
-    def test_rebuilding_makes_new_modules_and_tells_the_hooks(self) -> None:
+    def test_rebuilding_makes_new_modules_and_notifies_the_hooks(self) -> None:
         log: list[str] = []
         task = ExampleTask()
         with Session(task, hooks=[Recorder("a", log)]) as session:
@@ -426,7 +426,7 @@ class TestLife:
         with Session(ExampleTask(), state=first.state) as session, pytest.raises(FailedPreconditionError):
             session.rebuild()
 
-    def test_a_step_that_failed_in_the_model_leaves_a_whole_state(self) -> None:
+    def test_a_step_that_failed_in_the_model_leaves_a_consistent_state(self) -> None:
         with Session(ExampleTask()) as session:
             session.run(batch())
             with pytest.raises(InvalidArgumentError):
@@ -460,7 +460,7 @@ class TestCurrentSession:
             assert get_current_session() is outer
         assert get_current_session() is None
 
-    def test_it_is_forgotten_after_an_error(self) -> None:
+    def test_the_current_session_is_cleared_after_an_error(self) -> None:
         with pytest.raises(ValueError, match="x"), Session(ExampleTask()):
             raise ValueError("x")
         assert get_current_session() is None
@@ -511,7 +511,7 @@ class TestCurrentSession:
             assert list(threads.map(sees_its_own, range(2))) == [True, True]
         assert get_current_session() is None
 
-    def test_one_that_was_closed_is_seen_by_nobody(self) -> None:
+    def test_a_closed_session_is_not_current_in_any_context(self) -> None:
         with Session(ExampleTask()):
             context = contextvars.copy_context()
         assert context.run(get_current_session) is None

@@ -58,7 +58,7 @@ class TestNumPs:
         assert len(whole[0]) > 100
         assert all(bits(run) == whole for run in runs.values())
 
-    def test_a_run_goes_on_with_another_number(self, tmp_path: Path) -> None:
+    def test_a_run_resumes_with_another_number_of_servers(self, tmp_path: Path) -> None:
         for num_ps in (3, 0, 5, 2):
             options = {"model_dir": str(tmp_path), "save_checkpoints_steps": 3}
             pieces = trained(num_ps, steps=5, **options)

@@ -147,7 +147,7 @@ class WithVectors(ExampleTask):
         return Spec(torch.nn.functional.binary_cross_entropy_with_logits(logits, features["label"]))
 
 
-def test_outputs_beside_predictions_are_signatures_of_their_own(tmp_path: Path) -> None:
+def test_outputs_next_to_predictions_are_separate_signatures(tmp_path: Path) -> None:
     trainer = Trainer(WithVectors)
     trainer.train(steps=3)
     with Predictor(trainer.export(str(tmp_path), example=EXAMPLE)) as predictor:

@@ -42,7 +42,7 @@ def test_checkpoints_without_tables_while_online(two: Path) -> None:
     assert saved_steps(two / "online" / "model") == [4]
 
 
-def test_saves_beside_training_hold_the_state_of_their_step(two: Path) -> None:
+def test_background_saves_hold_the_state_of_their_step(two: Path) -> None:
     assert results_of(two, "background") == [7, 7]
     steps = saved_steps(two / "background" / "model")
     assert steps[-1] == 7
@@ -66,7 +66,7 @@ def test_only_rank_0_reports_at_the_intervals_of_its_environment(two: Path) -> N
     assert (first[3], other[3]) == (2, 2)
 
 
-def test_a_rank_killed_inside_a_save_leaves_the_last_one_to_go_on_from(programs: Programs, tmp_path: Path) -> None:
+def test_a_rank_killed_during_a_save_leaves_the_previous_one_to_resume_from(programs: Programs, tmp_path: Path) -> None:
     ended = run_ranks(programs, "sync_saving_cases", tmp_path, ["killed"], size=2)
     assert ended[1][0] == -9
     assert ended[0][0] == 1

@@ -159,7 +159,7 @@ class TestPipelines:
             assert found[f"{name}/{settled_at}"] == [want[: batches[rank]], float(sum(batches)), steps, steps]
 
 
-def test_a_run_in_pieces_with_all_pipelines_goes_on_where_it_was(ranks: Run) -> None:
+def test_a_run_in_pieces_with_all_pipelines_resumes_where_it_stopped(ranks: Run) -> None:
     steps = -(-13 // ranks.size)
     assert ranks.results("resume") == [[3, min(5, steps), steps]] * ranks.size
     applied = ranks.state(Thirteen, "resume").applied
@@ -202,7 +202,7 @@ def test_a_nan_on_one_rank_is_refused_by_all(ranks: Run, place: int, task: type[
         ("config", ["'config.pipeline.prefetch = 0'", "'config.pipeline.prefetch = 1'", "same options"]),
     ],
 )
-def test_ranks_that_are_not_alike_all_hear_it(ranks: Run, what: str, words: list[str]) -> None:
+def test_differing_ranks_raise_the_same_error_on_all_ranks(ranks: Run, what: str, words: list[str]) -> None:
     told = [found[what].replace("\\'", "'") for found in ranks.results("different")]
     assert len(set(told)) == 1
     assert all(word in told[0] for word in words), told[0]

@@ -192,7 +192,7 @@ class TestFeed:
                 session.run_next(feed)
         assert float(task.emb.lookup("user", torch.tensor([7]))) == 5.0
 
-    def test_a_gradient_that_cannot_be_applied_is_told_by_the_next_step(self) -> None:
+    def test_a_gradient_that_cannot_be_applied_is_raised_by_the_next_step(self) -> None:
         class Infinite(Counting):
             def model_fn(self, features: Any, mode: Any) -> Spec:
                 factor = float("inf") if ml.train.get_current_session().global_step == 1 else 1.0

@@ -123,7 +123,7 @@ class TestRegistry:
             ("a_tasks_module.Ranker", r"not registered; did you mean a_tasks_module:Ranker\?"),
         ],
     )
-    def test_what_is_not_there_is_said(self, module: types.ModuleType, text: str, said: str) -> None:
+    def test_find_task_reports_what_is_missing(self, module: types.ModuleType, text: str, said: str) -> None:
         with pytest.raises(ValueError, match=said):
             find_task(text)
 
@@ -216,7 +216,7 @@ class TestCollections:
         assert collections.get("x") is None
         assert f"value is {value}, skip" in caplog.text
 
-    def test_several_names_at_once_and_none_twice(self) -> None:
+    def test_add_accepts_several_names_and_skips_duplicates(self) -> None:
         collections = Collections()
         collections.add(["a", "b", "a"], 1)
         assert (collections.get("a"), collections.get("b")) == ([1], [1])

@@ -41,9 +41,9 @@ SHOWN_BY = {
     "clip_norm": f"{_CLIPPING}test_one_norm_over_weights_and_rows",
     "sparse_norm_warmup_steps": f"{_CLIPPING}test_the_warm_up_of_the_rows_begins_with_nothing",
     "dense_weight_decay": f"{_CLIPPING}test_decay_comes_after_clipping",
-    "input.eval_examples": f"{_HERE}test_an_evaluation_of_so_many_examples",
-    "eval.per_replica_batch_size": f"{_HERE}test_an_evaluation_of_so_many_examples",
-    "eval.steps": f"{_HERE}test_an_evaluation_of_so_many_batches",
+    "input.eval_examples": f"{_HERE}test_eval_examples_sets_the_number_of_examples_of_an_evaluation",
+    "eval.per_replica_batch_size": f"{_HERE}test_eval_examples_sets_the_number_of_examples_of_an_evaluation",
+    "eval.steps": f"{_HERE}test_eval_steps_sets_the_number_of_batches_of_an_evaluation",
     "train.steps": f"{_HERE}test_how_long_training_goes",
     "train.max_steps": f"{_HERE}test_how_long_training_goes",
     "train.save_checkpoints_steps": _INTERVALS,
@@ -117,7 +117,7 @@ class TestRefused:
         with pytest.raises(ValueError, match=said):
             Session(params.instantiate())
 
-    def test_a_value_that_says_what_is_so_anyway_is_taken(self) -> None:
+    def test_an_option_set_to_what_holds_anyway_is_accepted(self) -> None:
         params = ExampleTask.params()
         params.metrics.extra_fields_keys = []
         assert Trainer(params).train(steps=1).global_step == 1
@@ -130,7 +130,7 @@ class TestEffective:
         trainer = Trainer(params)
         assert [trainer.train().global_step for _ in range(3)] == [3, 4, 4]
 
-    def test_an_evaluation_of_so_many_batches(self) -> None:
+    def test_eval_steps_sets_the_number_of_batches_of_an_evaluation(self) -> None:
         params = ExampleTask.params()
         params.eval.steps = 2
         trainer = Trainer(params)
@@ -139,7 +139,7 @@ class TestEffective:
         assert trainer.evaluate(steps=1)["examples"] == 32
 
     @pytest.mark.parametrize(("examples", "batches"), [(100, 3), (96, 3), (31, 0)])
-    def test_an_evaluation_of_so_many_examples(self, examples: int, batches: int) -> None:
+    def test_eval_examples_sets_the_number_of_examples_of_an_evaluation(self, examples: int, batches: int) -> None:
         params = ExampleTask.params()
         params.set(**{"input.eval_examples": examples, "eval.per_replica_batch_size": 32})
         trainer = Trainer(params)

@@ -78,7 +78,7 @@ class TestTrain:
         assert Trainer(ExampleTask(), config).train(max_steps=10).global_step == 10
         assert Trainer(ExampleTask(), config).train(steps=100, max_steps=12).global_step == 12
 
-    def test_the_parameters_of_the_task_say_it_too(self) -> None:
+    def test_the_task_parameters_also_set_max_steps(self) -> None:
         task = ExampleTask()
         task.p.train.max_steps = 3
         assert Trainer(task).train().global_step == 3
@@ -114,7 +114,7 @@ class TestTrain:
         Trainer(Hooked(), config, hooks=[Named("trainer")]).train(steps=1, hooks=[Named("call")])
         assert log == ["chief", "trainer", "call", "task"]
 
-    def test_async_functions_of_the_task_run_beside_the_next_step(self) -> None:
+    def test_async_functions_of_the_task_run_concurrently_with_the_next_step(self) -> None:
         pushed: list[float] = []
 
         class Pushing(ExampleTask):
@@ -144,7 +144,7 @@ class TestTrain:
 
 
 class TestSaving:
-    def test_every_so_many_steps_and_at_the_end(self, tmp_path: Path) -> None:
+    def test_checkpoints_are_saved_every_n_steps_and_at_the_end(self, tmp_path: Path) -> None:
         saving = SavingConfig(every_steps=8, max_to_keep=2)
         Trainer(ExampleTask(), TrainerConfig(model_dir=str(tmp_path), saving=saving)).train()
         assert steps_of(tmp_path) == [16, 20]
@@ -304,7 +304,7 @@ class TestFailures:
         assert fail.created == 21
         assert clock.monotonic() == sum(min(2**wait, 30) for wait in range(19))
 
-    def test_getting_to_another_checkpoint_begins_the_count_anew(self, tmp_path: Path) -> None:
+    def test_reaching_another_checkpoint_resets_the_retry_count(self, tmp_path: Path) -> None:
         class Often(Hook):
             def __init__(self) -> None:
                 self.created = 0
@@ -323,7 +323,7 @@ class TestFailures:
         assert Trainer(ExampleTask(), config, hooks=[often], clock=FakeClock()).train().global_step == 20
         assert often.created == 46
 
-    def test_a_session_that_cannot_be_made_again_at_once_is_tried_again(self) -> None:
+    def test_a_session_that_cannot_be_recreated_immediately_is_retried(self) -> None:
         class Late(FailOnce):
             def after_create_session(self, session: HookedSession) -> None:
                 super().after_create_session(session)
@@ -335,7 +335,7 @@ class TestFailures:
         assert Trainer(ExampleTask(), hooks=[fail], clock=clock).train(steps=5).global_step == 5
         assert (fail.created, clock.monotonic()) == (4, 3.0)
 
-    def test_other_errors_end_it_with_the_last_whole_step_saved(self, tmp_path: Path) -> None:
+    def test_other_errors_end_training_with_the_last_complete_step_saved(self, tmp_path: Path) -> None:
         for pipeline in PIPELINES[:2]:
             model_dir = tmp_path / f"{pipeline.prefetch}{pipeline.postpush}"
             config = TrainerConfig(model_dir=str(model_dir), pipeline=pipeline)
@@ -486,14 +486,14 @@ class TestLooking:
         features = task.input_fn("predict").make(4)
         assert torch.equal(made[4], task.model_fn(features, "predict").predictions.detach())
 
-    def test_there_must_be_something_to_look_at(self, tmp_path: Path) -> None:
+    def test_evaluate_and_predict_need_a_trained_state_or_a_checkpoint(self, tmp_path: Path) -> None:
         with pytest.raises(NotFoundError, match="nothing trained yet"):
             Trainer(ExampleTask()).evaluate()
         with pytest.raises(NotFoundError, match="has no checkpoint"):
             next(Trainer(ExampleTask(), TrainerConfig(model_dir=str(tmp_path))).predict())
 
 
-def test_two_trainers_run_at_once(tmp_path: Path) -> None:
+def test_a_second_trainer_runs_inside_a_hook_of_the_first(tmp_path: Path) -> None:
     class Nested(Hook):
         def after_run(self, context: StepContext) -> None:
             if context.global_step == 2:
@@ -540,7 +540,7 @@ def test_batches_of_a_live_stream_do_not_wait_for_the_next_one() -> None:
     assert len(trained) == 3
 
 
-def test_what_is_logged_says_from_where_it_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_log_reports_the_checkpoint_a_run_resumes_from(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = TrainerConfig(model_dir=str(tmp_path))
     Trainer(ExampleTask(), config).train(steps=2)
     with caplog.at_level(logging.INFO):

@@ -82,7 +82,7 @@ def test_no_records_are_made_where_none_are_wanted(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("events*"))
 
 
-def test_a_name_that_was_not_measured_is_said_with_those_that_were() -> None:
+def test_the_error_for_an_unmeasured_name_suggests_the_measured_ones() -> None:
     history = History()
     with pytest.raises(KeyError, match="history has no 'loss'; it has nothing yet"):
         history["loss"]
@@ -94,7 +94,7 @@ def test_a_name_that_was_not_measured_is_said_with_those_that_were() -> None:
 # The end
 
 
-def test_a_run_that_resumes_at_the_end_of_the_data_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_that_resumes_at_the_end_of_the_data_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert trainer_of(model_dir=tmp_path).train().global_step == 20
     assert "no more data" not in caplog.text
     again = trainer_of(model_dir=tmp_path)
@@ -155,7 +155,7 @@ def test_a_terminal_shows_a_bar_that_ends_where_the_run_ends(monkeypatch: pytest
     assert ", loss 0." in lines[0]
 
 
-def test_nothing_is_shown_where_nobody_looks_unless_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_not_shown_without_a_terminal_unless_requested(capsys: pytest.CaptureFixture[str]) -> None:
     trainer_of().train(steps=3)
     assert capsys.readouterr().err == ""
     trainer_of(progress=True).train(steps=3)

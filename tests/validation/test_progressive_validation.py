@@ -122,7 +122,7 @@ def test_every_copy_predicts_a_batch_before_it_is_learned_from(journal: type[Jou
     assert outcome.examples == outcome["fresh"].total.examples == 8
 
 
-def test_weights_of_a_copy_are_those_of_its_last_take_over(journal: type[Journal]) -> None:
+def test_a_copy_has_the_weights_of_its_last_sync(journal: type[Journal]) -> None:
     times = [BEGIN + 60 * number for number in range(10)]
     rules = {
         "always": SyncRule(rows_seconds=0),
@@ -182,7 +182,7 @@ def test_the_trained_tables_keep_nothing_for_a_copy_that_stands_still() -> None:
         assert not list(again.changes(state=False))
 
 
-def test_a_frozen_copy_stands_still_while_training_goes_on(
+def test_a_frozen_copy_stands_still_while_training_continues(
     journal: type[Journal], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ServingCopy, "stand_still", lambda _: journal.seen.append(("stands still", 0)))
@@ -234,7 +234,7 @@ def test_runs_repeat_and_leave_torch_alone() -> None:
     assert validate(Ranker(ids=IDS), clicks(2000), seed=1).to_dict() != first.to_dict()
 
 
-def test_the_task_says_what_is_read_unless_batches_are_given() -> None:
+def test_the_task_provides_the_input_unless_batches_are_passed() -> None:
     class Reading(Journal):
         def input_fn(self, mode: str) -> list[Batch]:
             assert mode == "train"
@@ -246,7 +246,7 @@ def test_the_task_says_what_is_read_unless_batches_are_given() -> None:
     assert counted == [2, 2, 2]
 
 
-def test_only_what_comes_behind_the_warm_up_is_measured(journal: type[Journal]) -> None:
+def test_only_batches_after_the_warm_up_are_measured(journal: type[Journal]) -> None:
     batches = numbered([BEGIN, BEGIN + 99, BEGIN + 100, BEGIN + 150])
     outcome = validate(journal, batches, warm_up_seconds=99.5)
     assert outcome.examples == 8
@@ -268,7 +268,7 @@ def test_intervals_count_from_where_measuring_began_and_never_go_back() -> None:
     ]
 
 
-def test_expired_rows_are_removed_by_event_time_and_the_most_is_told() -> None:
+def test_expired_rows_are_evicted_by_event_time_and_the_peak_is_reported() -> None:
     make = Ranker(ids=["user", "item"], expire_days={"user": 1, "item": 1})
     kept = validate(make, clicks(40_000, batch_size=2000), evict_every_seconds=0)
     dropped = validate(make, clicks(40_000, batch_size=2000), evict_every_seconds=DAY)
@@ -280,7 +280,7 @@ def test_expired_rows_are_removed_by_event_time_and_the_most_is_told() -> None:
 # What cannot be
 
 
-def test_what_is_asked_for_is_checked() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     with pytest.raises(ValueError, match=r"copy 'batch' takes rows over once.*give warm_up_seconds"):
         validate(Journal, [], copies={"batch": SyncRule(rows_seconds=math.inf)})
     with pytest.raises(ValueError, match="at least one, got none"):
@@ -299,7 +299,7 @@ def test_what_is_asked_for_is_checked() -> None:
         Ranker(ids=["user"], expire_days={"item": 3})
 
 
-def test_batches_must_have_times_that_go_on(journal: type[Journal]) -> None:
+def test_batches_must_have_times_that_do_not_decrease(journal: type[Journal]) -> None:
     (batch,) = numbered([BEGIN])
     without = Batch({name: values for name, values in batch.items() if name != "req_time"}, num_rows=2)
     with pytest.raises(InvalidArgumentError, match=r"must have the column 'req_time'.*got 'user', 'label', 'number'"):
@@ -309,7 +309,7 @@ def test_batches_must_have_times_that_go_on(journal: type[Journal]) -> None:
     assert validate(journal, numbered([BEGIN + 5000, BEGIN]), disorder_seconds=5000).examples == 4
 
 
-def test_a_stream_that_ends_too_early_is_told(journal: type[Journal]) -> None:
+def test_a_stream_that_ends_too_early_is_rejected(journal: type[Journal]) -> None:
     with pytest.raises(InvalidArgumentError, match="nothing was measured: the stream has no examples"):
         validate(journal, [])
     with pytest.raises(InvalidArgumentError, match=f"last example is of {BEGIN}, and measuring begins at {BEGIN + 60}"):
@@ -331,7 +331,7 @@ class Heads(Journal):
         return spec
 
 
-def test_the_head_that_is_measured_is_said_where_there_are_several() -> None:
+def test_the_measured_head_must_be_specified_where_several_exist() -> None:
     Heads.seen = []
     Heads.returned = {"click": ones(0.2, 0.9), "buy": ones(0.9, 0.2)}
     assert validate(Heads, numbered([BEGIN]), head="click")["served"].total.auc == 1.0

@@ -180,7 +180,7 @@ def test_criteo_is_read_as_seven_days_in_the_order_of_its_files(tmp_path: Path) 
     assert outcome["now"].total.auc > 0.8  # the first text decides
 
 
-def test_criteo_without_a_line_is_told(tmp_path: Path) -> None:
+def test_criteo_without_a_line_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "none.txt").write_text("", encoding="utf-8")
     with pytest.raises(InvalidArgumentError, match="expected lines, found none"):
         list(criteo([tmp_path / "none.txt"]).batches)

@@ -91,7 +91,7 @@ def test_partitions_move_between_readers_without_loss_or_doubles(own_cluster: Ka
     assert sum(merged.next.values()) == written
 
 
-def test_where_a_partition_goes_on(cluster: KafkaCluster) -> None:
+def test_where_a_partition_resumes(cluster: KafkaCluster) -> None:
     """Own position against what others committed: in this run, in one before, or never."""
     cluster.spread("goes-on", numbers(400))
     one, two, three, four = (Partition("goes-on", number) for number in range(NUM_PARTITIONS))
@@ -122,7 +122,7 @@ def test_where_a_partition_goes_on(cluster: KafkaCluster) -> None:
     assert begin({three: 75}) == {one: 90, two: 80, three: 75, four: 0}
 
 
-def test_runs_from_different_positions_are_told_apart() -> None:
+def test_runs_from_different_positions_have_different_marks() -> None:
     assert run_mark(None) == ""
     assert run_mark(b"one") != run_mark(b"two")
     assert run_mark(b"one") == run_mark(b"one")

@@ -61,7 +61,7 @@ def test_without_framing_a_message_is_a_record_and_an_absent_value_is_none(value
 
 
 @pytest.mark.parametrize("framing", list(Framing))
-def test_a_bad_message_is_left_out_as_a_whole_and_named(framing: Framing) -> None:
+def test_a_bad_message_is_skipped_entirely_and_named(framing: Framing) -> None:
     good, cut = framed(framing, [b"one", b"two"]), framed(framing, [b"three", b"four"])[:-1]
     values: list[bytes | None] = [good, cut, None, good]
     with pytest.raises(DataLossError, match=r"topic 'clicks', partition 1, offset 31"):
@@ -159,7 +159,7 @@ class Asked:
         return self._error
 
 
-def test_messages_are_asked_for_all_that_is_needed_at_once() -> None:
+def test_all_fields_of_messages_are_gathered_in_one_call() -> None:
     gathered = _core.gather_messages([Asked(b"abc", offset=5), Asked(None, offset=9), Asked(b""), Asked(b"de")])
     assert gathered is not None
     buffer, begins, lengths, offsets, partitions = gathered
@@ -170,7 +170,7 @@ def test_messages_are_asked_for_all_that_is_needed_at_once() -> None:
     assert partitions.tolist() == [7, 7, 7, 7]
 
 
-def test_an_event_between_messages_is_told_apart() -> None:
+def test_an_event_between_messages_is_not_gathered_as_a_message() -> None:
     assert _core.gather_messages([Asked(b"abc"), Asked(b"the end", error="end")]) is None
 
 

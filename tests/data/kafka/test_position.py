@@ -25,7 +25,7 @@ OFFSETS = st.dictionaries(PARTITIONS, st.integers(0, 2**62), max_size=8)
 @given(
     OFFSETS, OFFSETS, st.none() | PARTITIONS, st.dictionaries(st.sampled_from(["clicks", "views"]), st.integers(1, 9))
 )
-def test_a_position_comes_back_from_its_bytes(
+def test_a_position_round_trips_through_its_bytes(
     following: dict[Partition, int], ends: dict[Partition, int], turn: Partition | None, counts: dict[str, int]
 ) -> None:
     position = KafkaPosition(next=following, ends=ends, inside=ends, turn=turn, counts=counts)
@@ -151,7 +151,7 @@ def test_blocks_of_fixed_order_do_not_depend_on_arrival(
 
 
 @given(CONTENTS, st.integers(1, 9), st.integers(0, 1000), st.data())
-def test_fixed_order_goes_on_behind_any_block_as_if_it_had_never_stopped(
+def test_fixed_order_resumes_after_any_block_as_if_it_had_never_stopped(
     contents: dict[Partition, list[int]], block: int, seed: int, data: st.DataObject
 ) -> None:
     blocks = blocks_of(contents, seed=seed, block=block, following=dict.fromkeys(contents, 0))
@@ -216,7 +216,7 @@ class Arriving:
 
 
 @given(MESSAGES, st.integers(1, 7), st.integers(0, 1000), st.data())
-def test_exact_blocks_go_on_behind_any_of_them_in_any_order_of_arrival(
+def test_exact_blocks_resume_after_any_of_them_in_any_order_of_arrival(
     contents: dict[Partition, list[int]], size: int, seed: int, data: st.DataObject
 ) -> None:
     everything = sorted(

@@ -101,7 +101,7 @@ def test_messages_that_come_later_are_read_when_they_come(cluster: KafkaCluster)
     assert [position.next[Partition("live", number)] for number in range(NUM_PARTITIONS)] == [3, 2, 0, 0]
 
 
-def test_latest_starts_behind_what_is_there(cluster: KafkaCluster) -> None:
+def test_latest_starts_after_the_existing_messages(cluster: KafkaCluster) -> None:
     cluster.spread("late", numbers(40))
     with KafkaDataset("late", cluster.brokers, start="latest", config=plain()).read() as reading:
         cluster.write("late", [b"new"], partition=3)
@@ -207,7 +207,7 @@ def test_workers_share_the_partitions_of_all_topics(cluster: KafkaCluster) -> No
     assert sorted(number for dataset in fewer for number in rest_of(dataset.read(merged))) == [b"80", b"81"]
 
 
-def test_a_worker_without_a_partition_is_told(cluster: KafkaCluster) -> None:
+def test_a_worker_without_a_partition_raises(cluster: KafkaCluster) -> None:
     cluster.spread("few", numbers(4))
     config = plain(worker=4, num_workers=5)
     with pytest.raises(InvalidArgumentError, match=r"worker 4 of 5 has nothing to read.* 4 partitions"):
@@ -245,7 +245,7 @@ def messages_of(records: list[bytes], partition: int) -> list[bytes]:
 
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("size", [1, 7, 64, 1000])
-def test_a_pipeline_of_exact_batches_goes_on_behind_any_of_them(cluster: KafkaCluster, order: str, size: int) -> None:
+def test_a_pipeline_of_exact_batches_resumes_after_any_of_them(cluster: KafkaCluster, order: str, size: int) -> None:
     topic = f"pipeline-{order}-{size}"
     for partition in range(NUM_PARTITIONS):
         cluster.write(topic, messages_of(samples(240)[partition::NUM_PARTITIONS], partition), partition=partition)
@@ -285,7 +285,7 @@ def test_what_holds_rows_back_is_refused_in_order_of_arrival() -> None:
         in_group.batch(5)
 
 
-def test_a_remainder_is_left_out_or_left_for_the_next_pass(cluster: KafkaCluster) -> None:
+def test_a_remainder_is_dropped_or_kept_for_the_next_pass(cluster: KafkaCluster) -> None:
     cluster.spread("remainder", numbers(50))
     dataset = KafkaDataset("remainder", cluster.brokers, stop="end", config=plain(block_messages=8))
     with dataset.batch(20, drop_remainder=True).read() as reading:
@@ -334,7 +334,7 @@ def test_committed_starts_where_the_group_is_and_at_the_first_message_elsewhere(
     assert sorted(map(int, rest_of(other.read()))) == list(range(40))
 
 
-def test_nothing_is_committed_unless_it_is_asked_for(cluster: KafkaCluster) -> None:
+def test_nothing_is_committed_unless_requested(cluster: KafkaCluster) -> None:
     cluster.spread("lag", numbers(40))
     dataset = KafkaDataset("lag", cluster.brokers, stop="end", config=plain(group="watched"))
     with dataset.read() as reading:
@@ -360,7 +360,7 @@ def test_nothing_is_committed_unless_it_is_asked_for(cluster: KafkaCluster) -> N
         ({"stop": "end", "config": KafkaConfig(assignment="group")}, 'stop "end" needs assignment "worker"'),
     ],
 )
-def test_a_wrong_call_is_refused_before_anything_is_asked(options: dict[str, object], message: str) -> None:
+def test_a_wrong_call_is_rejected_before_any_request(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         KafkaDataset("clicks", "localhost:1", **options)  # type: ignore[arg-type]
 

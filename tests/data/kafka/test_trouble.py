@@ -47,14 +47,14 @@ def test_no_broker_is_an_error_that_names_them() -> None:
     assert time.monotonic() - begin > 0.5
 
 
-def test_a_missing_topic_is_named_with_those_that_are_there(cluster: KafkaCluster) -> None:
+def test_a_missing_topic_is_named_with_the_existing_ones(cluster: KafkaCluster) -> None:
     cluster.spread("existing", numbers(4))
     with pytest.raises(NotFoundError, match=r"topic 'clocks' at 127.*no such topic.*existing"):
         KafkaDataset(["existing", "clocks"], cluster.brokers, config=config()).read()
 
 
 @pytest.mark.parametrize("order", ["arrival", "fixed"])
-def test_brokers_that_pause_and_come_back_lose_nothing(own_cluster: KafkaCluster, order: str) -> None:
+def test_brokers_that_pause_and_recover_lose_nothing(own_cluster: KafkaCluster, order: str) -> None:
     own_cluster.spread("pausing", numbers(2000))
     settings = config(order=order, client={"socket.timeout.ms": 1000, "fetch.message.max.bytes": 500})
     with KafkaDataset("pausing", own_cluster.brokers, stop="end", config=settings).read() as reading:
@@ -101,7 +101,7 @@ def test_a_restart_while_messages_come_loses_and_doubles_nothing(cluster: KafkaC
     assert sorted(map(int, seen)) == list(range(760))
 
 
-def test_an_offset_that_is_not_there_yet(cluster: KafkaCluster, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_offset_that_does_not_exist_yet(cluster: KafkaCluster, caplog: pytest.LogCaptureFixture) -> None:
     cluster.spread("made-anew", numbers(40))
     following = {Partition("made-anew", number): 5 for number in range(NUM_PARTITIONS)}
     saved = KafkaPosition(next=following | {Partition("made-anew", 2): 999}, counts={"made-anew": 4}).to_bytes()
@@ -181,7 +181,7 @@ def test_a_wrong_framing_is_an_error_at_the_first_message(cluster: KafkaCluster)
         next(reading)
 
 
-def test_close_ends_a_wait_in_another_thread_at_once(cluster: KafkaCluster) -> None:
+def test_close_ends_a_wait_in_another_thread_immediately(cluster: KafkaCluster) -> None:
     cluster.spread("waiting", numbers(4))
     before = native_threads()
     reading = KafkaDataset("waiting", cluster.brokers, config=config()).read()
@@ -215,7 +215,7 @@ def test_close_ends_a_wait_in_another_thread_at_once(cluster: KafkaCluster) -> N
     assert native_threads() <= before
 
 
-def test_an_interrupted_reading_does_not_go_on_with_a_hole(
+def test_an_interrupted_reading_does_not_resume_with_a_gap(
     cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.spread("interrupted", numbers(400))
@@ -240,7 +240,7 @@ def test_an_interrupted_reading_does_not_go_on_with_a_hole(
     assert sorted(map(int, seen)) == list(range(400))
 
 
-def test_without_the_library_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_raises_an_error_that_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "confluent_kafka", None)
     with pytest.raises(UnimplementedError, match=r"pip install 'monolith-torch\[kafka\]'"):
         KafkaDataset("clicks", "localhost:1").read()

@@ -15,7 +15,7 @@ from monolith.tensors import Ragged
 
 @few
 @given(rows(), st.data())
-def test_rows_are_taken_in_the_order_asked_for(samples: list[Row], data: st.DataObject) -> None:
+def test_rows_are_selected_in_the_requested_order(samples: list[Row], data: st.DataObject) -> None:
     batch = batch_of(samples)
     places = st.integers(0, max(len(samples) - 1, 0))
     numbers = data.draw(st.lists(places, max_size=0 if not samples else 6))
@@ -75,7 +75,7 @@ def test_batches_that_differ_are_not_joined() -> None:
         concat_batches([])
 
 
-def test_columns_are_replaced_in_place_and_added_behind() -> None:
+def test_columns_are_replaced_in_place_and_appended_at_the_end() -> None:
     batch = Batch({"uid": torch.arange(2), "label": torch.ones(2)}, num_rows=2)
     changed = with_columns(batch, {"new": torch.zeros(2), "uid": torch.tensor([7, 8])})
     assert list(changed) == ["uid", "label", "new"]

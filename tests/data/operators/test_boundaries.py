@@ -68,7 +68,7 @@ def test_a_label_at_the_threshold_is_no_negative() -> None:
     assert len(labels(NegativeSample(0.0)(batch))) == 5
 
 
-def test_rates_of_the_whole_range_are_taken_and_others_are_not() -> None:
+def test_rates_of_the_complete_range_are_accepted_and_others_are_rejected() -> None:
     for rate in (0.0, 1.0):
         NegativeSample(rate)
         NegativeSample(0.5, action_priority=(1,), action_drop_rates={1: rate})

@@ -174,7 +174,7 @@ def test_sets_of_integers_need_no_order(samples: list[Row], operand: list[int], 
 
 @few
 @given(st.lists(st.lists(SMALL, max_size=1), max_size=6), SMALL, st.booleans())
-def test_lists_of_one_number_compare_and_empty_ones_are_as_asked(
+def test_lists_of_one_number_compare_and_empty_ones_follow_keep_empty(
     lists: list[list[int]], operand: int, keep_empty: bool
 ) -> None:
     batch = Batch({"age": Ragged.from_lists(lists)}, num_rows=len(lists))
@@ -223,7 +223,7 @@ def test_conditions_combine_as_logic_does(samples: list[Row], uid: int, item: in
     assert rows_of(Compose((left, right))(batch_of(samples))) == rows_of((left & right)(batch_of(samples)))
 
 
-def test_a_batch_that_stays_whole_is_not_copied() -> None:
+def test_a_batch_that_keeps_all_rows_is_not_copied() -> None:
     batch = Batch({"uid": torch.arange(3)}, num_rows=3)
     assert Value("uid", op="ge", operand=0)(batch) is batch
 

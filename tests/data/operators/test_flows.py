@@ -47,7 +47,7 @@ def test_each_flow_goes_through_its_own_function() -> None:
     assert operator(batch_of([])) is None
 
 
-def test_rows_of_an_unknown_source_are_an_error_unless_said() -> None:
+def test_rows_of_an_unknown_source_are_an_error_by_default() -> None:
     with pytest.raises(
         ValueError, match=f"1 rows of unknown sources, the first of key {source_key('x')}; known are news"
     ):

@@ -72,7 +72,7 @@ def test_the_vector_of_the_specification() -> None:
     assert torch.equal(labels, again)  # type: ignore[arg-type]
 
 
-def test_labels_have_the_values_asked_for() -> None:
+def test_labels_have_the_requested_values() -> None:
     batch = Batch({"actions": Ragged.from_lists([[1], [5], [2]])}, num_rows=3)
     made = AddLabel((TaskLabel((1,), negative=(2,)),), positive_value=5.0, negative_value=-1.0)(batch)
     assert labels_of(made) == [[5.0], [INVALID_LABEL], [-1.0]]

@@ -133,7 +133,7 @@ def test_a_pool_that_is_not_ready_gives_the_positive_alone() -> None:
     assert made[SAMPLED].sum() == 0  # type: ignore[union-attr]
 
 
-def test_what_was_read_may_be_left_out() -> None:
+def test_rows_that_were_read_may_be_dropped() -> None:
     batch = clicks(200)
     positives = sum(row["label"] == [1.0] for row in rows_of(batch))
     none = gen(keep="none")(batch)

@@ -48,7 +48,7 @@ def state_of(pool: ItemPool) -> dict[int, object]:
     }
 
 
-def test_a_pool_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_a_pool_is_restored_as_it_was_saved(tmp_path: Path) -> None:
     pool = filled()
     path = save_pool(pool, str(tmp_path), step=7)
     assert path == f"{tmp_path}/model.ckpt-7_item_pool_0_0_1"
@@ -140,7 +140,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
         restore_pool(ItemPool(("tags",), LIMITS), str(tmp_path), step=2)
 
 
-def test_a_column_without_a_single_id_comes_back(tmp_path: Path) -> None:
+def test_a_column_without_a_single_id_is_restored(tmp_path: Path) -> None:
     pool = ItemPool(("tags",), LIMITS)
     pool.push(np.array([3, 3]), np.array([1, 2]), Batch({"tags": Ragged.from_lists([[], []])}, num_rows=2))
     save_pool(pool, str(tmp_path), step=1)

@@ -55,7 +55,7 @@ def expected_copies(before: tuple[int, int, float | None], now: tuple[int, int, 
     st.dictionaries(st.integers(0, 5), st.integers(0, 3), max_size=5),
     st.dictionaries(st.integers(0, 5), st.sampled_from([1.0, 0.0, -1.0]), max_size=5),
 )
-def test_rows_come_out_as_often_as_the_rules_say(
+def test_rows_are_repeated_as_often_as_the_rules_specify(
     samples: list[tuple[list[int], list[int]]],
     priority: list[int],
     weights: dict[int, int],

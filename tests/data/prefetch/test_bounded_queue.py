@@ -50,7 +50,7 @@ def test_a_queue_without_room_is_refused(capacity: int) -> None:
 
 
 @pytest.mark.parametrize("capacity", [1.0, True, None, "2"])
-def test_a_capacity_is_a_whole_number(capacity: object) -> None:
+def test_a_capacity_is_an_integer(capacity: object) -> None:
     with pytest.raises(TypeError, match="capacity must be an integer, got"):
         BoundedQueue(capacity, name="q")  # type: ignore[arg-type]
 
@@ -150,7 +150,7 @@ def test_an_error_reaches_consumers_that_wait() -> None:
                 each.result(WAIT)
 
 
-def test_an_error_after_the_end_is_told_all_the_same() -> None:
+def test_an_error_after_the_end_is_still_raised() -> None:
     queue = queue_of()
     queue.close()
     queue.fail(KeyError("late"))
@@ -158,7 +158,7 @@ def test_an_error_after_the_end_is_told_all_the_same() -> None:
         queue.get()
 
 
-def test_a_reopened_queue_has_what_was_left_and_forgets_the_error() -> None:
+def test_a_reopened_queue_keeps_its_remaining_items_and_discards_the_error() -> None:
     queue = queue_of(1)
     queue.fail(KeyError("x"))
     queue.reopen()
@@ -168,7 +168,7 @@ def test_a_reopened_queue_has_what_was_left_and_forgets_the_error() -> None:
         queue.get(0)
 
 
-def test_clearing_makes_room_for_those_who_wait() -> None:
+def test_clearing_makes_room_for_waiting_puts() -> None:
     queue = queue_of(1, capacity=1)
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(queue.put, 2)
@@ -278,7 +278,7 @@ def test_a_lane_added_while_others_wait_moves_with_them() -> None:
         assert gate.get(lanes, WAIT) == ["last", None, None]
 
 
-def test_an_interrupt_of_the_waiting_main_thread_leaves_the_queue_whole() -> None:
+def test_an_interrupt_of_the_waiting_main_thread_leaves_the_queue_intact() -> None:
     queue = queue_of()
     main = threading.get_ident()
 
@@ -306,7 +306,7 @@ def test_it_shows_its_name_and_state() -> None:
     assert repr(queue) == "BoundedQueue('q', 1 of 4 items, closed)"
 
 
-def test_an_item_that_waits_for_room_is_there_as_soon_as_there_is_room() -> None:
+def test_an_item_that_waits_for_room_is_available_as_soon_as_room_is_free() -> None:
     queue: BoundedQueue[int] = BoundedQueue(1, name="numbers")
     queue.put(1)
     with ThreadPoolExecutor() as threads:

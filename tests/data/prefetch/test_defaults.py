@@ -37,7 +37,9 @@ def queue_of_dicts() -> ElementQueue:
         (queue_of_dicts, 1),
     ],
 )
-def test_a_queue_holds_so_many_elements_and_is_called_prefetch_queue(make: Callable[[], Any], length: int) -> None:
+def test_a_queue_holds_the_given_number_of_elements_and_is_called_prefetch_queue(
+    make: Callable[[], Any], length: int
+) -> None:
     queue = make()
     for _ in range(length):
         queue.enqueue_op()
@@ -51,7 +53,7 @@ def test_a_queue_that_pads_has_a_name_of_its_own() -> None:
     assert PaddingFIFOQueue(1, [torch.float32]).name == "padding_fifo_queue"
 
 
-def test_one_batch_waits_for_whoever_iterates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_batch_waits_for_the_iterating_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     queues: list[ElementQueue] = []
 
     class Noting(ElementQueue):

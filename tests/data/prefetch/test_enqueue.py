@@ -84,7 +84,7 @@ def test_any_structure_arrives_as_it_was_made(nested: Any) -> None:
     assert same(queue.dequeue(), NestedTensors(nested).get_tensors())
 
 
-def test_common_batches_are_carried_whole_and_others_are_taken_apart() -> None:
+def test_common_batches_are_carried_intact_and_others_are_taken_apart() -> None:
     batch = {"x": torch.ones(1), "ids": Ragged.from_lists([[1]]), "n": [1, (None, "a", b"b", True)]}
     assert isinstance(element_of(batch), PlainStructure)
     assert isinstance(element_of({"w": nn.Parameter(torch.ones(1))}), TakenApart)
@@ -152,7 +152,7 @@ def test_taking_from_a_queue_depends_on_what_fills_it() -> None:
     check_ops_dependence(source, queue.enqueue_op)
 
 
-def test_an_empty_queue_that_nobody_fills_is_reported(
+def test_an_empty_queue_that_nothing_fills_is_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(enqueue, "_PATIENCE_SECONDS", 0.01)
@@ -209,14 +209,14 @@ def test_prefetch_left_early_ends_its_thread() -> None:
     assert closed == [True]
 
 
-def test_prefetch_of_nothing_asked_for_starts_nothing() -> None:
+def test_prefetch_that_is_never_iterated_starts_nothing() -> None:
     before = threading.active_count()
     batches = prefetch(numbers(3))
     assert threading.active_count() == before
     del batches
 
 
-def test_the_end_is_told_again_and_again() -> None:
+def test_the_end_is_reported_again_and_again() -> None:
     take, queue = queue_of(iter([1, 2]).__next__)
     with MultiQueueRunner(queue.queues, [queue.enqueue_op]):
         assert list(take) == [1, 2]

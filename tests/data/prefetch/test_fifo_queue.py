@@ -17,7 +17,7 @@ def test_as_many_shapes_as_types_are_needed() -> None:
         PaddingFIFOQueue(1, [torch.int64, torch.float32], [()])
 
 
-def test_many_at_once_are_not_supported() -> None:
+def test_many_elements_at_a_time_are_not_supported() -> None:
     queue = PaddingFIFOQueue(1, [torch.int64])
     with pytest.raises(NotImplementedError, match="enqueue_many is not supported"):
         queue.enqueue_many(torch.zeros(2, dtype=torch.int64))
@@ -105,7 +105,7 @@ def test_functions_make_a_tensor_for_each_element(queue_class: type[FIFOQueue | 
 
 
 @pytest.mark.parametrize("queue_class", QUEUES)
-def test_the_enqueue_call_knows_what_it_reads(queue_class: type[FIFOQueue | MultiFIFOQueue]) -> None:
+def test_the_enqueue_call_tracks_what_it_reads(queue_class: type[FIFOQueue | MultiFIFOQueue]) -> None:
     source = RecordedCall(lambda: torch.ones(1), name="source")
     leaf = torch.ones(1, requires_grad=True)
     queue = queue_class([source, leaf * 2, lambda: torch.zeros(1)])

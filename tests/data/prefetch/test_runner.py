@@ -199,7 +199,7 @@ def test_stop_and_start_lose_nothing_and_double_nothing() -> None:
     assert taken == list(range(60))
 
 
-def test_a_restart_after_an_error_goes_on() -> None:
+def test_a_restart_after_an_error_resumes() -> None:
     made = iter([1, ZeroDivisionError(), 2])
 
     def make() -> Any:
@@ -281,7 +281,7 @@ def test_an_interrupted_consumer_ends_the_threads() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-def test_a_fork_is_told_instead_of_waiting_for_a_thread_that_it_does_not_have() -> None:
+def test_a_fork_raises_instead_of_waiting_for_a_thread_that_it_does_not_have() -> None:
     take, queue = queue_of(counter())
     with runner_of(queue), warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forks beside threads: our case

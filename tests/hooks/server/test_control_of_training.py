@@ -78,7 +78,7 @@ def test_stop_save_resume_of_a_session_that_reads_ahead(tmp_path: Path, pipeline
 
 
 @pytest.mark.parametrize("pipeline", [PipelineConfig(), PipelineConfig(prefetch=2, postpush=True)])
-def test_a_silent_input_keeps_nobody_from_saving(tmp_path: Path, pipeline: PipelineConfig) -> None:
+def test_a_silent_input_does_not_block_saving(tmp_path: Path, pipeline: PipelineConfig) -> None:
     silent, may_go_on = threading.Event(), threading.Event()
 
     class Live(ExampleTask):
@@ -110,7 +110,7 @@ def test_a_silent_input_keeps_nobody_from_saving(tmp_path: Path, pipeline: Pipel
     assert trainer.state.global_step == 20
 
 
-def test_a_save_where_nobody_steps_is_made_at_once(tmp_path: Path) -> None:
+def test_a_save_while_no_step_runs_is_made_immediately(tmp_path: Path) -> None:
     """The thread that owns the session asks for the save itself, as in the original's test."""
     task, barrier = ExampleTask(), BarrierOp(1)
     saves = NoFirstSaveCheckpointSaverHook(Saver(tmp_path))
@@ -156,7 +156,7 @@ def test_rows_are_erased_from_a_training_and_from_the_checkpoint_that_follows(
     assert f"model.ckpt-2: {len(ids) - 2} rows of {len(ids)} ids" in capsys.readouterr().out
 
 
-def test_a_trainer_serves_if_it_is_told_to(tmp_path: Path) -> None:
+def test_a_trainer_serves_if_configured_to(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("open sesame\n")
     config = TrainerConfig(model_dir=str(tmp_path), control=ControlConfig(token_file=str(tmp_path / "token")))
     seen: list[tuple[int, int]] = []

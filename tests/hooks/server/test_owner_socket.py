@@ -83,7 +83,7 @@ def test_a_folder_with_too_long_a_name_is_left_for_the_systems(tmp_path: Path, m
         owned.remove()
 
 
-def test_a_path_that_is_too_long_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_that_is_too_long_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / ("x" * 100)
     folder.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(folder))
@@ -101,7 +101,7 @@ def test_what_is_for_a_host_needs_one(tmp_path: Path, options: dict[str, object]
         ServerHook(str(tmp_path), BarrierOp(1), run.saver, **options)  # type: ignore[arg-type]  # of two kinds
 
 
-def test_a_folder_that_somebody_cleaned_away_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removing_a_folder_that_is_already_deleted_does_not_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as sockets:
         monkeypatch.setattr("tempfile.tempdir", sockets)
         owned = OwnerSocket()

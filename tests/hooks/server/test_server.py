@@ -71,7 +71,7 @@ def test_basic(run: Training, tmp_path: Path) -> None:
     stub.close()
 
 
-def test_a_stopped_session_makes_no_step_saves_and_goes_on(run: Training, client: ControllerClient) -> None:
+def test_a_stopped_session_makes_no_step_saves_and_resumes(run: Training, client: ControllerClient) -> None:
     run.run_in_background()
     client.stop_training()
     with pytest.raises(AlreadyExistsError, match="placed already"):
@@ -88,7 +88,7 @@ def test_a_stopped_session_makes_no_step_saves_and_goes_on(run: Training, client
         pass
 
 
-def test_a_barrier_that_somebody_else_removes_lets_steps_go_on_at_once(
+def test_a_barrier_that_another_process_removes_lets_steps_resume_immediately(
     run: Training, client: ControllerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(step_gate, "_LOOK_SECONDS", 3600.0)  # so that only who is told goes on
@@ -129,7 +129,7 @@ def test_a_save_waits_for_the_step_that_runs(run: Training, client: ControllerCl
     assert run.saver.steps == [1]
 
 
-def test_a_save_that_nobody_waits_for_any_more_is_not_made(run: Training, tmp_path: Path) -> None:
+def test_a_save_whose_caller_timed_out_is_not_made(run: Training, tmp_path: Path) -> None:
     begun, may_end = threading.Event(), threading.Event()
 
     def long_step() -> None:
@@ -164,7 +164,9 @@ def test_workers_are_listed(tmp_path: Path) -> None:
         assert client.get_block_status() == ([2], [0, 1])
 
 
-def test_an_error_of_the_save_reaches_the_caller_and_training_goes_on(run: Training, client: ControllerClient) -> None:
+def test_an_error_of_the_save_reaches_the_caller_and_training_continues(
+    run: Training, client: ControllerClient
+) -> None:
     run.saver.error = ResourceExhaustedError("no space in the model directory")
     with pytest.raises(ResourceExhaustedError, match="no space in the model directory"):
         client.save_checkpoint()
@@ -199,7 +201,7 @@ def test_a_bad_message_never_takes_it_down(run: Training, client: ControllerClie
 
 
 @pytest.mark.parametrize("host", [None, "127.0.0.1"])
-def test_the_address_is_there_while_it_serves(tmp_path: Path, host: str | None) -> None:
+def test_the_address_file_exists_while_it_serves(tmp_path: Path, host: str | None) -> None:
     file = tmp_path / "model" / "controller_server_addr.txt"
     with training(str(tmp_path / "model"), host=host) as run:
         assert file.read_text() == run.hook.address
@@ -210,7 +212,7 @@ def test_the_address_is_there_while_it_serves(tmp_path: Path, host: str | None) 
         ControllerClient.of_model_dir(str(tmp_path / "model"))
 
 
-def test_the_address_of_a_successor_is_left_alone(tmp_path: Path) -> None:
+def test_the_address_of_a_successor_is_not_removed(tmp_path: Path) -> None:
     file = tmp_path / "controller_server_addr.txt"
     with training(str(tmp_path)):
         file.write_text("10.0.0.1:99")
@@ -229,7 +231,7 @@ def test_a_model_directory_may_be_remote() -> None:
         fsspec.filesystem("memory").store.clear()
 
 
-def test_after_the_end_the_caller_is_told_so(tmp_path: Path) -> None:
+def test_after_the_end_the_caller_gets_an_error(tmp_path: Path) -> None:
     with training(str(tmp_path)) as run, ControllerClient(run.hook.address) as client:
         run.hook._gate.close()
         run.hook._service.session = None
@@ -303,7 +305,7 @@ class TestToken:
             assert run.barrier.is_barrier_placed()
             run.barrier.remove_barrier()
 
-    def test_metadata_is_compared_as_a_whole(self) -> None:
+    def test_metadata_is_compared_in_full(self) -> None:
         server = ServerCredentials(token="t")  # noqa: S106 - a test's
         assert server.accepts([("user-agent", "x"), ("authorization", "Bearer t")])
         assert not server.accepts([("authorization", "Bearer t"), ("authorization", "Bearer t")])

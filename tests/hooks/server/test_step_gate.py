@@ -50,7 +50,7 @@ def test_a_request_waits_for_the_end_of_the_step_and_the_next_step_for_the_reque
     assert order == ["step ends", "request begins in training", "request ends", "next step"]
 
 
-def test_who_asks_does_it_where_nobody_steps() -> None:
+def test_the_caller_runs_its_request_while_no_step_runs() -> None:
     gate = StepGate(never)
     gate.open(threading.RLock())
     done: list[str] = []
@@ -58,7 +58,7 @@ def test_who_asks_does_it_where_nobody_steps() -> None:
     assert done == [threading.current_thread().name]
 
 
-def test_who_asks_leaves_it_to_a_session_that_is_at_work() -> None:
+def test_the_caller_leaves_its_request_to_a_busy_session() -> None:
     gate = StepGate(never)
     lock = threading.RLock()
     gate.open(lock)
@@ -155,7 +155,7 @@ def test_without_a_session_requests_are_refused() -> None:
     assert len(refused) == 1
 
 
-def test_a_caller_that_went_away_gives_up_and_holds_nobody_back() -> None:
+def test_a_disconnected_caller_cancels_and_does_not_block_steps() -> None:
     gate = StepGate(never)
     gate.open(threading.RLock())
     gate.enter_step(never)
@@ -165,7 +165,7 @@ def test_a_caller_that_went_away_gives_up_and_holds_nobody_back() -> None:
     gate.enter_step(never)
 
 
-def test_what_a_request_raises_goes_to_who_asked_and_steps_go_on() -> None:
+def test_an_error_of_a_request_is_raised_in_its_caller_and_steps_resume() -> None:
     def fail() -> None:
         raise OSError("disk full")
 
@@ -203,7 +203,7 @@ def test_an_interrupt_of_the_thread_that_steps_is_its_own_too() -> None:
     assert told.is_set()
 
 
-def test_a_step_that_raised_is_forgotten_when_the_session_is_rebuilt() -> None:
+def test_a_step_that_raised_is_discarded_when_the_session_is_rebuilt() -> None:
     gate = StepGate(never)
     gate.open(threading.RLock())
     gate.enter_step(never)  # and never left

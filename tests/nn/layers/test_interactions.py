@@ -220,7 +220,7 @@ def test_wrong_cross_networks_are_refused(message: str, options: dict[str, objec
         DCN(4, 1, **options)  # type: ignore[arg-type]
 
 
-def test_cin_crosses_whole_embeddings(features: Tensor) -> None:
+def test_cin_crosses_complete_embeddings(features: Tensor) -> None:
     units = [3, 2]
     layer = randomized(CIN(N, units, activation="tanh"))
     x0 = array(features)

@@ -148,7 +148,7 @@ def test_strides_of_the_input_do_not_matter(case: Case) -> None:
 
 
 @has_batch
-def test_a_row_does_not_depend_on_the_rows_beside_it(case: Case) -> None:
+def test_a_row_does_not_depend_on_the_other_rows_of_its_batch(case: Case) -> None:
     layer = case.make().double().eval()
     inputs = case.inputs(BATCH)
 

@@ -87,7 +87,7 @@ class DCNv2(nn.Module):
 
 
 @pytest.mark.parametrize("make", [DeepFM, pytest.param(DCNv2, marks=pytest.mark.slow)])
-def test_interaction_models_learn_what_no_single_feature_tells(make: type[DeepFM | DCNv2]) -> None:
+def test_interaction_models_learn_what_no_single_feature_predicts(make: type[DeepFM | DCNv2]) -> None:
     ids, clicks = interacting_clicks()
     model = make()
     minimise(model, lambda rows: get_sigmoid_loss_and_pred(model(ids[rows]), clicks[rows]).loss)

@@ -221,7 +221,7 @@ def sequence_layers() -> dict[str, tuple[nn.Module, Call]]:
 
 
 @pytest.mark.parametrize("name", list(sequence_layers()))
-def test_what_is_behind_the_mask_does_not_matter_even_if_it_is_nan(name: str) -> None:
+def test_masked_positions_are_ignored_even_if_they_are_nan(name: str) -> None:
     layer, call = sequence_layers()[name]
     clean = random_tensor(B, T, D, seed=2)
     dirty = clean.masked_fill(~MASK.unsqueeze(2), torch.nan).requires_grad_()

@@ -174,7 +174,7 @@ def test_wrong_towers_are_refused(message: str, make: object) -> None:
         make()
 
 
-def test_sizes_that_are_no_whole_numbers_are_refused() -> None:
+def test_non_integer_sizes_are_rejected() -> None:
     with pytest.raises(TypeError, match=r"Dense: units must be an integer, got 2\.0"):
         Dense(3, 2.0)  # type: ignore[arg-type]
 
@@ -190,7 +190,7 @@ def test_lhuc_tower_is_its_formula(lhuc_dims: list[int] | list[list[int]]) -> No
     assert_close(tower(x, g), h)
 
 
-def test_lhuc_gates_follow_the_tower_unless_told_otherwise() -> None:
+def test_lhuc_gates_inherit_tower_options_unless_overridden() -> None:
     tower = LHUCTower(4, [3, 2], lhuc_dims=[5], kernel_norm=None, use_bias=False, lhuc_options={"use_bias": True})
     gate = tower.gates[0]
     assert isinstance(gate, MLP)
@@ -243,7 +243,7 @@ def test_layer_norm_is_its_formula() -> None:
     assert_close(layer(x), normal * array(layer.weight) + array(layer.bias))
 
 
-def test_batch_norm_uses_the_batch_in_training_and_the_moving_moments_in_evaluation() -> None:
+def test_batch_norm_uses_batch_statistics_in_training_and_moving_statistics_in_evaluation() -> None:
     layer = randomized(BatchNorm(3, momentum=0.9))
     batches = [random_tensor(5, 3, seed=seed) for seed in range(3)]
     mean, variance = np.zeros(3), np.ones(3)

@@ -41,7 +41,7 @@ def test_head_of_selecting() -> None:
     )
 
 
-def test_constants_are_what_the_front_end_knows() -> None:
+def test_constants_match_the_front_end() -> None:
     assert (PLUGIN_NAME, MONOLITH_NAS_DATA, MONOLITH_FI_DATA) == (
         "monolith",
         "monolith_nas_weight",
@@ -134,6 +134,6 @@ def test_what_does_not_fit_is_refused(arguments: tuple[Any, ...], message: str) 
 
 
 @pytest.mark.parametrize("size", [1.5, "4", True, None, [1, "2"], [[1]], []])
-def test_a_size_is_a_whole_number_or_several(size: Any) -> None:
+def test_a_size_is_one_integer_or_several(size: Any) -> None:
     with pytest.raises(TypeError, match="size must be an integer or several"):
         prepare_head(["a"], [size])

@@ -99,13 +99,13 @@ def test_what_is_no_summary_is_refused(tmp_path: Path) -> None:
     assert len(events(writer.path)) == 2
 
 
-def test_a_folder_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UnavailableError, match=r"event file .* cannot be written"):
         SummaryWriter(tmp_path / "file" / "run")
 
 
-def test_a_full_disk_is_said_and_nothing_is_written_behind_half_a_record(
+def test_a_full_disk_is_reported_and_nothing_is_written_after_a_partial_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     writer = SummaryWriter(tmp_path)

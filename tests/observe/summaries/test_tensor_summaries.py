@@ -59,7 +59,7 @@ def array_of(summary: Any) -> Any:
     return tensor_util.make_ndarray(value_of(summary).tensor)
 
 
-def test_architecture_weights_come_back_with_their_head(tmp_path: Path) -> None:
+def test_architecture_weights_are_read_back_with_their_head(tmp_path: Path) -> None:
     weight = torch.tensor([0.5, 0.8])
     with SummaryWriter(tmp_path) as writer:
         for step in range(10):
@@ -73,7 +73,7 @@ def test_architecture_weights_come_back_with_their_head(tmp_path: Path) -> None:
     assert all(np.array_equal(values, weight.numpy()) for _, values in data)
 
 
-def test_feature_insight_comes_back_with_its_head(tmp_path: Path) -> None:
+def test_feature_insight_is_read_back_with_its_head(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(1)
     x = torch.rand(3, 17, generator=generator)
     weight = torch.rand(17, 2, generator=generator)
@@ -277,7 +277,7 @@ def test_tensors_of_a_gpu_are_carried_with_labels_of_the_cpu() -> None:
     np.testing.assert_array_equal(array_of(summary), [[2, 3], [2, 4]])
 
 
-def test_arguments_go_by_place_as_users_know_them() -> None:
+def test_positional_arguments_keep_the_order_users_expect() -> None:
     x, kernel, label = torch.ones(2, 17), torch.ones(17, 2), torch.ones(2)
     by_place = nas_data(torch.ones(2), NAMES, SIZES, GROUPS, "gating", None, "said", "top")
     by_name = nas_data(

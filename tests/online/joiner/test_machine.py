@@ -71,7 +71,7 @@ def test_wait_gives_a_positive_with_its_action_and_a_negative_when_its_window_cl
     assert (machine.entries, machine.num_bytes) == ({}, 0)
 
 
-def test_fast_emit_gives_a_negative_at_once_and_corrections_that_name_what_went_out() -> None:
+def test_fast_emit_emits_a_negative_immediately_and_corrections_that_name_the_emitted_labels() -> None:
     machine = JoinMachine(rules(mode="fast_emit"))
     assert run(machine, shown(b"a", 1000)) == [(b"a", (SKIP,), ())]
     assert run(machine, done(b"a", 1010, CLICK)) == [(b"a", (CLICK,), (SKIP,))]
@@ -88,7 +88,7 @@ def test_an_action_before_its_impression_waits_for_it() -> None:
     assert run(fast, done(b"a", 1000, CLICK), shown(b"a", 990)) == [(b"a", (CLICK,), ())]
 
 
-def test_an_action_without_an_impression_is_counted_and_forgotten() -> None:
+def test_an_action_without_an_impression_is_counted_and_evicted() -> None:
     machine = JoinMachine(rules())
     assert run(machine, done(b"a", 1000, CLICK), 1100, done(b"b", 900, CLICK)) == []
     assert machine.counts.unmatched_actions == 2
@@ -111,7 +111,7 @@ def test_late_actions_are_dropped_counted_or_correct_their_example(policy: str, 
     assert machine.counts.unmatched_actions == 1 - late
 
 
-def test_an_action_behind_the_window_does_not_make_a_positive_however_early_it_comes() -> None:
+def test_an_action_after_the_window_does_not_make_a_positive_however_early_it_arrives() -> None:
     machine = JoinMachine(rules(late_actions="correct"))
     assert run(machine, shown(b"a", 1000), done(b"a", 1101, CLICK)) == []
     assert run(machine, 1100) == [(b"a", (SKIP,), ()), (b"a", (CLICK,), (SKIP,))]
@@ -136,7 +136,7 @@ def test_both_ends_of_the_window_belong_to_it() -> None:
     assert [each[:-8] for each in machine.entries] == [b"held", b"b"]
 
 
-def test_duplicates_and_late_impressions_are_left_out_and_counted() -> None:
+def test_duplicates_and_late_impressions_are_skipped_and_counted() -> None:
     machine = JoinMachine(rules())
     run(machine, shown(b"a", 1000), shown(b"a", 1000), done(b"a", 1010, CLICK), done(b"a", 1010, CLICK))
     run(machine, done(b"a", 1020, SKIP))
@@ -190,7 +190,7 @@ def test_samples_that_cannot_be_completed_are_refused() -> None:
         ExampleWriter(rules(), "example_batch")
 
 
-def test_events_survive_their_record_and_bad_ones_say_what_is_missing() -> None:
+def test_events_survive_a_record_round_trip_and_bad_ones_report_what_is_missing() -> None:
     assert decode_event(impression_record(b"r", 9, time_ms=5, sample=b"s")) == Event(key_of(b"r", 9), 5, b"s", ())
     assert decode_event(action_record(b"r", 9, time_ms=5, actions=[1, -2])).actions == (1, -2)
     for record, text in [
@@ -336,7 +336,7 @@ def test_with_corrections_the_last_example_of_a_key_has_all_that_was_done(histor
             assert last[request] == (happened or {SKIP})
 
 
-def test_an_idle_input_does_not_hold_the_time_back_and_silence_lets_it_go_on() -> None:
+def test_an_idle_input_does_not_hold_the_watermark_back_and_silence_advances_it() -> None:
     chosen = rules(disorder_seconds=0.02, idle_seconds=1.0)
     watermark = Watermark.of(chosen, ["impressions", "actions"], now_ms=0, newest={})
     assert watermark.at(now_ms=500) == 0

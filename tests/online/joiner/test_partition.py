@@ -318,7 +318,7 @@ def test_counts_depend_neither_on_restarts_nor_on_the_size_of_a_step(tmp_path: P
     assert found[0][0]["unmatched_actions"] == {"drop": 60, "count": 30}[late_actions]
 
 
-def test_bad_records_are_refused_or_left_out_and_counted(tmp_path: Path) -> None:
+def test_bad_records_are_rejected_or_skipped_and_counted(tmp_path: Path) -> None:
     join = FolderJoin(tmp_path)
     impressions, actions, expected = traffic(20)
     poisoned = impression_record(b"p", 1, time_ms=START_MS, sample=sample(1)[:-1])

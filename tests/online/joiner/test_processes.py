@@ -177,7 +177,7 @@ def committed_counts(folder: Path) -> Counter[str]:
     return counts
 
 
-def test_it_tells_how_far_it_is_and_a_signal_ends_it_between_two_steps(tmp_path: Path, zygote: Zygote) -> None:
+def test_a_joiner_reports_its_progress_and_a_signal_stops_it_between_two_steps(tmp_path: Path, zygote: Zygote) -> None:
     write_traffic(tmp_path, 100, Files.num_partitions)
     said = tmp_path / "said"
     arguments = [*Files(tmp_path).arguments(), "--metrics_port=0"]

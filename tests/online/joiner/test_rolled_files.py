@@ -53,7 +53,7 @@ def test_a_backlog_of_several_servers_comes_in_the_order_of_time(tmp_path: Path)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_every_event_comes_once_however_often_reading_begins_anew(tmp_path: Path, seed: int) -> None:
+def test_every_event_is_read_once_however_often_reading_restarts(tmp_path: Path, seed: int) -> None:
     random = np.random.default_rng(seed)
     position, written = None, 0
     found: list[bytes] = []
@@ -116,7 +116,7 @@ def test_the_position_of_one_file_is_not_taken_for_that_of_many(tmp_path: Path) 
         FileInput(str(tmp_path / "a"), Framing.PLAIN, BadRecords()).open({"a.requests": [0, 0]})
 
 
-def test_a_joiner_goes_on_with_rolled_files(tmp_path: Path) -> None:
+def test_a_joiner_resumes_with_rolled_files(tmp_path: Path) -> None:
     config = JoinerConfig(
         impressions=str(tmp_path / "*.requests"),
         actions=str(tmp_path / "done"),

@@ -100,7 +100,7 @@ def test_topics_that_do_not_fit_together_are_refused(cluster: KafkaCluster, tmp_
         Joiner(topic_config(cluster, tmp_path, partitions=2)).run()
 
 
-def test_the_command_joins_and_says_what_it_did(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_joins_and_reports_its_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     expected = write_traffic(tmp_path, 60, 1)
     arguments = ["joiner", f"--impressions={tmp_path}/impressions-{{partition}}", "--partitions=1", "--stop_at_end"]
     arguments += [f"--actions={tmp_path}/actions-{{partition}}", f"--output={tmp_path}/examples-{{partition}}"]

@@ -61,7 +61,7 @@ def serving_layout(seed: int = 0) -> tuple[ExampleBatch, FeatureConfigs, Layout,
     return batch, configs, Layout.from_configs(configs, {"rows": store}), rows
 
 
-def test_the_ten_rows_of_serving_ps_test_are_laid_out_as_their_configs_say() -> None:
+def test_the_ten_rows_of_serving_ps_test_are_laid_out_as_their_configs_specify() -> None:
     batch, configs, layout, rows = serving_layout()
     asked = reference.asked_by_batch(batch, list(configs.feature_configs))
     laid_out = layout.from_bytes(batch.SerializeToString(), "example_batch")
@@ -234,7 +234,7 @@ def test_several_features_may_read_one_column() -> None:
     )
 
 
-def test_padding_is_no_id_and_sequences_close_up_behind_it() -> None:
+def test_padding_is_no_id_and_sequences_close_up_after_it() -> None:
     store, rows = filled({"t": 2}, {"t": {1, 2, 3}})
     layout = Layout(
         [
@@ -388,11 +388,11 @@ def test_empty_requests_have_empty_outputs() -> None:
         assert laid_out.inputs["user_only"].shape == (0, 3, 8)
 
 
-def test_the_name_of_a_slice_is_that_of_the_original() -> None:
+def test_the_name_of_a_slice_is_that_of_upstream() -> None:
     assert slice_name("vec", ["b", "a"]) == slice_name("vec", ["a", "b"]) == "vec_b345e1dc09f20fdefdea469f09167892"
 
 
-def test_no_row_is_torn_beside_a_writer() -> None:
+def test_no_row_is_torn_during_concurrent_writes() -> None:
     ids = list(range(64))
     store = store_of({"t": 16}, serving=True, compressor=compressors.Fp16())
     assign(store, "t", ids, np.zeros((64, 16), np.float32))

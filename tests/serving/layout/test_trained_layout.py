@@ -114,7 +114,7 @@ def expected_outputs(rows: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     }
 
 
-def test_rows_learn_what_torch_says_of_every_pooling_and_form() -> None:
+def test_rows_learn_what_torch_computes_for_every_pooling_and_form() -> None:
     store, rows = store_of()
     trained = TrainedLayout(Layout(FEATURES, {"rows": store}, outputs=configs()))
     inputs = trained.from_columns({name: Ragged.from_lists(lists) for name, lists in LISTS.items()}).inputs
@@ -137,7 +137,7 @@ def test_rows_learn_what_torch_says_of_every_pooling_and_form() -> None:
         torch.testing.assert_close(torch.from_numpy(values).view(len(IDS), -1), wanted)
 
 
-def test_ids_behind_a_sequence_get_nothing_and_do_not_come_into_being() -> None:
+def test_ids_after_a_sequence_get_no_gradient_and_are_not_inserted() -> None:
     store, _ = store_of()
     layout = Layout([FEATURES[2]], {"rows": store})
     trained = TrainedLayout(layout)

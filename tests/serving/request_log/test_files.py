@@ -115,7 +115,7 @@ def test_a_full_disk_loses_what_comes_and_nothing_else(
     assert len(list(tmp_path.iterdir())) == (1 if can_truncate else 2)
 
 
-def test_a_folder_that_comes_back_is_written_to_again(tmp_path: Path) -> None:
+def test_a_folder_that_is_recreated_is_written_to_again(tmp_path: Path) -> None:
     told = Told()
     folder = tmp_path / "log"
     files = _files(folder, told)
@@ -136,7 +136,7 @@ def test_a_place_that_is_no_folder_is_refused(tmp_path: Path) -> None:
         _files(tmp_path / "file" / "below", Told())
 
 
-def test_what_is_no_log_is_said_to_be_none(tmp_path: Path) -> None:
+def test_what_is_no_log_is_reported_as_such(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match=r"has no files \*\.requests"):
         list(read_requests(str(tmp_path)))
     with pytest.raises(NotFoundError, match="does not exist"):

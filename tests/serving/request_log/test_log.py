@@ -90,7 +90,7 @@ def test_ids_are_the_clients_own_unless_they_are_none() -> None:
     assert all(len(request_id_of(given)) == 32 for given in (None, b"", b"x" * 257))
 
 
-def test_a_stuck_writer_costs_records_and_delays_nobody(
+def test_a_stuck_writer_costs_records_and_delays_no_request(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(log, "RolledFiles", lambda _, told, **__: HeldSink(told))
@@ -109,7 +109,7 @@ def test_a_stuck_writer_costs_records_and_delays_nobody(
     assert logged.count("request_log_records") + lost == 2000
 
 
-def test_a_writer_that_never_comes_back_does_not_keep_the_server(
+def test_a_writer_that_never_returns_does_not_block_the_close_of_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log, "RolledFiles", lambda _, told, **__: HeldSink(told))
@@ -145,7 +145,7 @@ def test_what_cannot_be_encoded_is_counted_and_the_next_is_written(
     assert len(caplog.records) == 1
 
 
-def test_trouble_is_said_once_and_so_is_its_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_trouble_is_reported_once_and_so_is_its_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     logged = Logged(place=str(tmp_path))
     told = logged.log._note_outcome
     with caplog.at_level(logging.WARNING):

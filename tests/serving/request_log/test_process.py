@@ -68,7 +68,7 @@ def serving(export: Path, log: Path) -> Iterator[ServerProcess]:
 
 
 @pytest.mark.slow
-def test_a_server_whose_disk_is_full_and_who_is_killed_answers_all_and_leaves_whole_records(
+def test_a_server_with_a_full_disk_that_is_killed_answers_all_and_keeps_intact_records(
     export: Path, tmp_path: Path
 ) -> None:
     with serving(export, tmp_path) as server:

@@ -84,7 +84,7 @@ def test_every_kind_of_column_is_read_back_by_the_parser_of_training() -> None:
     assert torch.equal(batch["__SERVED__/predictions"].reshape(-1), request.outputs["predictions"])
 
 
-def test_a_record_says_how_it_was_answered() -> None:
+def test_a_record_describes_how_it_was_answered() -> None:
     version = ModelVersion(17, 3, {"rows-0": 12})
     outputs = {
         "score": torch.tensor([0.25, 0.75]),

@@ -78,7 +78,7 @@ def test_an_answer_over_grpc_names_the_request(server: ModelServer) -> None:
         assert len(dict(done.trailing_metadata())["x-request-id"]) == 32
 
 
-def test_a_name_that_metadata_cannot_say_is_replaced(registry: ModelRegistry, tmp_path: Path) -> None:
+def test_a_name_that_metadata_cannot_hold_is_replaced(registry: ModelRegistry, tmp_path: Path) -> None:
     class Context:
         trailing: tuple[tuple[str, str], ...] = ()
 

@@ -64,7 +64,7 @@ def test_the_joiner_joins_a_topic_of_requests(cluster: KafkaCluster, tmp_path: P
     assert [each.line_id.item_id for each in examples if each.label[0] == 1] == [301]
 
 
-def test_brokers_that_are_away_cost_nothing_but_their_records(
+def test_unavailable_brokers_cost_nothing_but_their_records(
     cluster: KafkaCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster.write(tmp_path.name, [None], partition=0)
@@ -93,7 +93,7 @@ def test_brokers_that_are_away_cost_nothing_but_their_records(
     assert len([text for text in said if "written again" in text]) == 1
 
 
-def test_a_setting_that_librdkafka_does_not_know_is_refused() -> None:
+def test_a_setting_unknown_to_librdkafka_is_rejected() -> None:
     with pytest.raises(ValueError, match="request log: kafka: No such configuration property"):
         Logged(place="kafka://127.0.0.1:1/topic", kafka={"no.such": "thing"})
 

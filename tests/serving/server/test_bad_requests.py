@@ -292,7 +292,7 @@ def damage_graph(folder: Path) -> None:
         (damage_graph, "evil"),
     ],
 )
-def test_an_export_that_cannot_be_used_is_refused_and_a_server_goes_on_with_the_one_before(
+def test_an_unusable_export_is_rejected_and_a_server_keeps_the_one_before(
     exported: Path,
     damage: Callable[[Path], None],
     words: str,

@@ -44,7 +44,7 @@ def test_complex_numbers_are_refused_and_lose_no_part(given: torch.dtype, wanted
 
 @pytest.mark.parametrize("given", [torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32])
 @pytest.mark.parametrize("wanted", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
-def test_whole_numbers_that_a_column_cannot_hold_are_refused(given: torch.dtype, wanted: torch.dtype) -> None:
+def test_integers_that_a_column_cannot_hold_are_rejected(given: torch.dtype, wanted: torch.dtype) -> None:
     name, limits = str(wanted).removeprefix("torch."), torch.iinfo(wanted)
     for number in {torch.iinfo(given).min, torch.iinfo(given).max, 0, 7}:
         values = torch.tensor([number, 1], dtype=given)

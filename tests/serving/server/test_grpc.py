@@ -90,7 +90,7 @@ def test_an_output_filter_chooses_outputs(channel: Any) -> None:
     assert refused(channel, message)[0] is grpc.StatusCode.INVALID_ARGUMENT
 
 
-def test_metadata_and_status_are_told(channel: Any) -> None:
+def test_metadata_and_status_are_returned(channel: Any) -> None:
     spec = messages.ModelSpec(name="ranker")
     described = call(
         channel,

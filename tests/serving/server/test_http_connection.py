@@ -136,7 +136,7 @@ def test_hundreds_of_requests_in_one_piece(connect: Callable[..., socket.socket]
     assert [path_of(reader.next()) for _ in range(500)] == [f"/{number}" for number in range(500)]
 
 
-def test_an_answer_that_the_socket_does_not_take_at_once_arrives_whole_and_before_the_next(
+def test_an_answer_that_the_socket_accepts_only_in_parts_arrives_intact_and_before_the_next(
     application: Application, connect: Callable[..., socket.socket]
 ) -> None:
     client = connect()
@@ -189,7 +189,7 @@ def test_an_answer_for_a_client_that_left_goes_nowhere(
     assert path_of(Reader(other).next()) == "/last"
 
 
-def test_what_is_not_answered_in_its_time_is_told_so_and_a_late_answer_is_dropped(
+def test_a_request_not_answered_in_time_is_reported_and_a_late_answer_is_dropped(
     application: Application, connect: Callable[..., socket.socket]
 ) -> None:
     client = connect()
@@ -209,7 +209,7 @@ def test_what_is_not_answered_in_its_time_is_told_so_and_a_late_answer_is_droppe
     assert path_of(reader.next()) == "/next"
 
 
-def test_a_connection_ends_where_the_client_or_the_protocol_says_so(connect: Callable[..., socket.socket]) -> None:
+def test_a_connection_ends_where_the_client_or_the_protocol_requires_it(connect: Callable[..., socket.socket]) -> None:
     for request in (
         ask("/", head="connection: close\r\n"),
         ask("/", head="connection: upgrade\r\nupgrade: websocket\r\n"),
@@ -222,7 +222,7 @@ def test_a_connection_ends_where_the_client_or_the_protocol_says_so(connect: Cal
         assert (status, headers["connection"], reader.is_at_end()) == (200, "close", True)
 
 
-def test_a_client_that_asks_whether_to_send_its_body_is_told_to(connect: Callable[..., socket.socket]) -> None:
+def test_a_client_that_expects_100_continue_receives_it(connect: Callable[..., socket.socket]) -> None:
     client = connect()
     client.sendall(b"POST / HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: 3\r\n\r\n")
     reader = Reader(client)
@@ -298,7 +298,7 @@ def test_a_host_must_be_named_from_http_1_1_on(connect: Callable[..., socket.soc
         (ask("/", method="POST", head="transfer-encoding: chunked\r\n") + b"ff\r\n" + b"x" * 255, 413),
     ],
 )
-def test_a_bad_request_is_refused_behind_the_answers_before_it(
+def test_a_bad_request_is_rejected_after_the_answers_before_it(
     bad: bytes, status: int, application: Application, connect: Callable[..., socket.socket]
 ) -> None:
     client = connect(body_bytes=100)
@@ -312,7 +312,7 @@ def test_a_bad_request_is_refused_behind_the_answers_before_it(
     assert (refused, headers["connection"], reader.is_at_end()) == (status, "close", True)
 
 
-def test_requests_that_nobody_waits_for_are_parsed_a_few_at_a_time(
+def test_pipelined_requests_are_parsed_a_few_at_a_time(
     application: Application, connect: Callable[..., socket.socket]
 ) -> None:
     """Of a client that sends on and on, what waits stays bytes in buffers of a fixed size."""
@@ -358,14 +358,14 @@ def test_paths_are_read_without_what_is_around_them(url: bytes, connect: Callabl
         b"GET /" + b"x" * (70 << 10),
     ],
 )
-def test_what_is_no_http_is_told_so(data: bytes, connect: Callable[..., socket.socket]) -> None:
+def test_what_is_no_http_is_answered_with_400(data: bytes, connect: Callable[..., socket.socket]) -> None:
     client = connect()
     client.sendall(data)
     status, headers, _ = Reader(client).next()
     assert (status, headers["connection"]) == (400, "close")
 
 
-def test_a_resting_connection_is_closed_and_a_head_that_does_not_come_is_told(
+def test_an_idle_connection_is_closed_and_a_missing_head_is_reported(
     connect: Callable[..., socket.socket],
 ) -> None:
     client, silent = connect(head_seconds=0.05), connect()
@@ -394,7 +394,7 @@ def test_a_client_that_does_not_read_is_dropped(
             is_dropped = True
 
 
-def test_an_end_closes_resting_connections_at_once_and_others_behind_their_answers(application: Application) -> None:
+def test_an_end_closes_idle_connections_immediately_and_others_after_their_answers(application: Application) -> None:
     front = HttpFront(application, ServerConfig(port=0, drain_seconds=PATIENCE))
     with (
         socket.create_connection(("127.0.0.1", front.port), timeout=PATIENCE) as resting,

@@ -26,7 +26,7 @@ from serving.server.test_rest import ask
 COLUMNS = {"user": torch.tensor([100]), "x": torch.tensor([1.0])}
 
 
-def test_the_newest_version_takes_over_and_the_one_before_is_freed(
+def test_the_newest_version_is_activated_and_the_one_before_is_freed(
     serve: Callable[..., Served], exports: Path, folder: Path
 ) -> None:
     served = serve()
@@ -142,7 +142,7 @@ def test_a_canary_by_label_moves_with_it(serve: Callable[..., Served]) -> None:
     assert served.answer()[0] == 2
 
 
-def test_a_rollback_holds_until_it_is_told_otherwise_and_over_a_restart(
+def test_a_rollback_holds_until_another_command_and_over_a_restart(
     serve: Callable[..., Served], exports: Path, folder: Path, tmp_path: Path
 ) -> None:
     file = str(tmp_path / "promotion.json")
@@ -166,7 +166,7 @@ def test_a_rollback_holds_until_it_is_told_otherwise_and_over_a_restart(
     assert serve(file=file).answer() == (3, SCORES[3])
 
 
-def test_canary_shadow_and_labels_come_back_after_a_restart(serve: Callable[..., Served], tmp_path: Path) -> None:
+def test_canary_shadow_and_labels_are_restored_after_a_restart(serve: Callable[..., Served], tmp_path: Path) -> None:
     file = str(tmp_path / "promotion.json")
     served = serve(file=file)
     served.told("label", label="old", version=1)
@@ -211,7 +211,7 @@ def test_one_export_has_one_version(serve: Callable[..., Served], folder: Path) 
     assert served.answer("/labels/only") == (1, SCORES[1])
 
 
-def test_an_export_that_cannot_be_used_is_told_in_the_status_and_passed_over(
+def test_an_unusable_export_is_reported_in_the_status_and_skipped(
     serve: Callable[..., Served], exports: Path, folder: Path
 ) -> None:
     served = serve(server={"grpc_port": 0})
@@ -235,7 +235,7 @@ def test_an_export_that_cannot_be_used_is_told_in_the_status_and_passed_over(
     assert "weights.safetensors" in status[1].status.error_message
 
 
-def test_labels_are_asked_over_grpc(serve: Callable[..., Served]) -> None:
+def test_labels_are_resolved_over_grpc(serve: Callable[..., Served]) -> None:
     served = serve(server={"grpc_port": 0})
     with grpc.insecure_channel(f"127.0.0.1:{served.server.grpc_port}") as channel:
         code, sentence = refused(channel, request(COLUMNS, label="next"))
@@ -273,7 +273,7 @@ def test_weights_alone_share_the_rows_of_the_version_that_they_need(
 
 
 @pytest.mark.usefixtures("nothing_left_behind")
-def test_nothing_is_left_behind(folder: Path) -> None:
+def test_nothing_remains_after_close(folder: Path) -> None:
     served = Served(folder, keep_versions=2)
     served.told("canary", version=1, share=0.5)
     served.told("shadow", version=1)

@@ -115,7 +115,7 @@ def test_commands_without_a_token_come_from_this_machine_and_from_no_web_page(se
         require_commander(client, {b"origin": b"http://a"}, knows_callers=True)
 
 
-def test_a_token_is_asked_of_commands(serve: Callable[..., Served]) -> None:
+def test_commands_require_a_token(serve: Callable[..., Served]) -> None:
     served = serve(server={"token": "sesame"})
     assert served.tell("rollback", version=1).status == 401
     assert ask(served.server, "/v1/promotion").status == 401
@@ -123,7 +123,7 @@ def test_a_token_is_asked_of_commands(serve: Callable[..., Served]) -> None:
     assert ask(served.server, "/v1/promotion/ranker:rollback", {"version": 1}, **allowed).status == 200
 
 
-def test_a_server_without_promotion_says_so() -> None:
+def test_a_server_without_promotion_reports_it() -> None:
     registry = ModelRegistry()
     registry.add("ranker", SmallModel())
     with ModelServer(registry) as server:

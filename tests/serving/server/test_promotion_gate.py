@@ -155,7 +155,7 @@ def has_problem(served: Gated, said: str) -> bool:
     return said in str(served.status()["versions"][0]["problem"])
 
 
-def test_dense_weights_of_the_log_wait_for_the_gate_while_rows_go_on(
+def test_dense_weights_of_the_log_wait_for_the_gate_while_rows_continue(
     serve: Callable[..., Gated], versions: Versions, tmp_path: Path
 ) -> None:
     gate = write_gate(tmp_path / "gate.json", min_auc=0.9)

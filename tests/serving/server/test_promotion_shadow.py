@@ -98,7 +98,7 @@ def test_a_shadow_that_raises_or_answers_another_shape_fails_alone(shadowed: Sha
     assert shadowed.tally()["requests"] == 0
 
 
-def test_a_shadow_that_hangs_delays_no_answer_and_what_it_cannot_take_is_left_out(
+def test_a_shadow_that_hangs_delays_no_answer_and_skips_what_it_cannot_accept(
     shadowed: Shadowed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shadow_module, "MOST_WAITING", 2)

@@ -62,7 +62,7 @@ def test_a_request_waits_for_others_no_longer_than_the_delay() -> None:
     assert queue.take(2.05).batch == [one], "nor does one whose delay is over"
 
 
-def test_a_queue_that_drains_waits_for_nobody_and_takes_nothing_in() -> None:
+def test_a_draining_queue_waits_for_no_request_and_accepts_none() -> None:
     queue = RequestQueue(RequestQueueConfig(batch_delay_seconds=0.05))
     one = ticket()
     queue.offer(one, 0.0)
@@ -86,7 +86,7 @@ def test_a_waiting_thread_wakes_for_the_nearest_deadline() -> None:
     assert queue.take(0.0).wait_seconds == pytest.approx(0.03)
 
 
-def test_what_would_wait_too_long_is_refused_and_told_when_to_come_back() -> None:
+def test_what_would_wait_too_long_is_rejected_with_a_retry_time() -> None:
     queue = learned(RequestQueueConfig(max_wait_seconds=0.1, batch_examples=1), seconds=0.04)
     running = ticket(likeness=None)
     assert queue.offer(running, 1.0) is None
@@ -102,14 +102,14 @@ def test_what_would_wait_too_long_is_refused_and_told_when_to_come_back() -> Non
     assert queue.offer(ticket(likeness=None), 1.03) is None, "time that passed counts"
 
 
-def test_what_could_only_be_answered_too_late_is_refused_at_once() -> None:
+def test_what_could_only_be_answered_too_late_is_rejected_immediately() -> None:
     queue = learned(RequestQueueConfig(max_wait_seconds=10.0), seconds=1.0)
     queue.begin([ticket()], 5.0)
     assert queue.offer(ticket(deadline=5.9), 5.0) is not None
     assert queue.offer(ticket(deadline=6.1), 5.0) is None
 
 
-def test_a_free_thread_means_no_wait_whatever_runs_beside_it() -> None:
+def test_a_free_thread_means_no_wait_whatever_runs_concurrently() -> None:
     queue = learned(RequestQueueConfig(threads=2, max_wait_seconds=0.1), seconds=60.0)
     queue.begin([ticket()], 100.0)
     assert queue.expected_wait(100.0) == 0.0
@@ -154,14 +154,14 @@ def test_one_long_stop_does_not_close_a_queue_for_good() -> None:
     assert slip.factor == 1.0, "requests that wait less than they might let nobody wait longer"
 
 
-def test_small_waits_tell_nothing() -> None:
+def test_small_waits_do_not_change_the_factor() -> None:
     slip = WaitSlip()
     slip.add(1e-4, 1.0)
     slip.add(0.0, 1.0)
     assert slip.factor == 1.0
 
 
-def test_a_failure_says_nothing_about_the_time_that_answers_take() -> None:
+def test_a_failure_does_not_count_towards_the_time_of_answers() -> None:
     queue = RequestQueue(RequestQueueConfig(batch_examples=1))
     queue.offer(ticket(), 0.0)
     batch = queue.take(0.0).batch
@@ -170,7 +170,7 @@ def test_a_failure_says_nothing_about_the_time_that_answers_take() -> None:
     assert queue.expected_wait(100.0) == 0.0
 
 
-def test_costs_are_a_constant_and_so_much_an_example() -> None:
+def test_costs_are_a_constant_plus_a_cost_per_example() -> None:
     model = CostModel()
     for rows in (1, 50, 10, 100, 7):
         model.add(rows, 2e-4 + 1e-5 * rows)

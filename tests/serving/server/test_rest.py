@@ -63,7 +63,7 @@ def ask(
         connection.close()
 
 
-def test_rows_are_answered_row_by_row_and_say_their_version(server: ModelServer) -> None:
+def test_rows_are_answered_row_by_row_and_return_their_version(server: ModelServer) -> None:
     reply = ask(server, body={"instances": [{"tags": [1, 2], "weight": 0.5}, {"tags": [], "weight": 2}]})
     assert (reply.status, reply.body) == (200, {"predictions": [3.5, 2.0]})
     assert json.loads(reply.headers["x-model-version"]) == {"export": 7, "dense": -1, "sparse": {"0": 12}}
@@ -100,7 +100,7 @@ def test_a_ragged_column_may_come_as_values_and_splits(server: ModelServer) -> N
 
 
 @pytest.mark.slow
-def test_the_largest_bodies_hold_up_nobody(server: ModelServer) -> None:
+def test_the_largest_bodies_block_no_other_request(server: ModelServer) -> None:
     """Bodies of 16 MiB are decoded one after another, and a probe of health is answered meanwhile."""
     bodies = [
         b'{"instances": [{' + b",".join(b'"k%d": 1' % key for key in range(1_150_000)) + b"}]}",
@@ -179,7 +179,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("body", "sentence"), WRONG)
-def test_a_wrong_request_is_told_what_is_wrong(server: ModelServer, body: object, sentence: str) -> None:
+def test_a_wrong_request_is_rejected_with_what_is_wrong(server: ModelServer, body: object, sentence: str) -> None:
     reply = ask(server, body=body)
     assert reply.status == 400
     assert sentence in reply.error
@@ -232,7 +232,7 @@ def test_metadata_names_types_and_shapes(server: ModelServer) -> None:
     assert [dim["size"] for dim in signature["inputs"]["vector"]["tensor_shape"]["dim"]] == ["-1", "3"]
 
 
-def test_readiness_says_why_not(server: ModelServer, model: SmallModel) -> None:
+def test_readiness_reports_why_not(server: ModelServer, model: SmallModel) -> None:
     assert ask(server, "/readyz").status == 200
     model.is_ready, model.why_not_ready = False, "the log at /gone is not there"
     reply = ask(server, "/readyz")

@@ -129,7 +129,7 @@ def test_a_wrong_request_spoils_none_that_is_answered_with_it(
     assert sorted(replies) == [(0, 200), (1, 400), (2, 200)]
 
 
-def test_overload_is_refused_at_once_with_a_hint(start: Callable[..., ModelServer], model: SmallModel) -> None:
+def test_overload_is_rejected_immediately_with_a_hint(start: Callable[..., ModelServer], model: SmallModel) -> None:
     server = start(grpc_port=0, queue=RequestQueueConfig(max_waiting=1))
     held = Held(model)
     threads, replies = in_threads(1, lambda _: ask(server, body=ONE))
@@ -265,7 +265,7 @@ def test_a_connection_too_many_ends_the_oldest_that_rests_or_is_sent_away(start:
                 assert read_all(four).startswith(b"HTTP/1.1 503 ")
 
 
-def test_a_token_is_asked_of_all_but_probes(start: Callable[..., ModelServer]) -> None:
+def test_all_but_probes_require_a_token(start: Callable[..., ModelServer]) -> None:
     server = start(grpc_port=0, token="sesame")  # noqa: S106 - a test's own
     for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": "sesame"}):
         reply = ask(server, body=ONE, **headers)
@@ -318,13 +318,13 @@ def test_metrics_have_a_port_of_their_own(start: Callable[..., ModelServer]) -> 
     assert 'monolith_serving_unknown_id_rate{model_name="ranker"}' in text
 
 
-def test_a_port_that_is_taken_is_said_so(start: Callable[..., ModelServer]) -> None:
+def test_a_server_port_already_in_use_is_reported(start: Callable[..., ModelServer]) -> None:
     server = start()
     with pytest.raises(Exception, match=f"cannot listen on '127.0.0.1' port {server.port}"):
         start(port=server.port)
 
 
-def test_nothing_is_left_behind(model: SmallModel, nothing_left_behind: None) -> None:
+def test_nothing_remains_after_close(model: SmallModel, nothing_left_behind: None) -> None:
     registry = ModelRegistry()
     registry.add("ranker", model)
     with ModelServer(registry, grpc_port=0, metrics_port=0) as server:

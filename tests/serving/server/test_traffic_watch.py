@@ -65,7 +65,7 @@ def test_scores_that_rise_are_a_drift_once_there_is_something_before_them() -> N
     assert watched.value("calibration_drift") == pytest.approx(1.5)
 
 
-def test_examples_count_alike_however_they_were_asked_together() -> None:
+def test_examples_count_alike_however_they_were_grouped_in_requests() -> None:
     watched = Watched()
     watched.call([0.0] * 3)
     watched.call([1.0])
@@ -93,7 +93,7 @@ def test_scores_around_zero_have_a_mean_and_no_ratio() -> None:
     assert watched.value("calibration_drift") is None
 
 
-def test_what_is_usual_forgets_by_half_in_a_day() -> None:
+def test_the_usual_mean_decays_by_half_in_a_day() -> None:
     mean = RecentMean()
     mean.add(0.0, 100, 0.0)
     assert mean.reference(WINDOW_SECONDS + 60) == 0.0

@@ -100,7 +100,7 @@ def test_a_version_that_was_loading_when_a_rollback_came_is_not_served(keep: Cal
     assert (kept.answers(), kept.loaded()) == (1, [1])
 
 
-def test_a_version_takes_over_once_it_is_ready(keep: Callable[..., Kept]) -> None:
+def test_a_version_is_activated_once_it_is_ready(keep: Callable[..., Kept]) -> None:
     source = Source(1)
     kept = keep(source)
     source.slow = frozenset({2})
@@ -165,7 +165,7 @@ def test_versions_whose_folder_has_gone_answer_on(keep: Callable[..., Kept]) -> 
     assert (kept.answers(), kept.loaded()) == (2, [1, 2])
 
 
-def test_with_a_stable_version_the_newest_is_kept_beside_it(keep: Callable[..., Kept], tmp_path: Path) -> None:
+def test_with_a_stable_version_the_newest_is_kept_in_addition_to_it(keep: Callable[..., Kept], tmp_path: Path) -> None:
     source = Source(1, 2, 3)
     kept = keep(source, keep_versions=2, file=str(tmp_path / "file"))
     kept.command("label", label="stable", version=1)
@@ -188,7 +188,7 @@ def test_a_lost_folder_at_the_start_is_an_error() -> None:
     registry.close()
 
 
-def test_a_version_whose_files_were_away_is_served_once_they_are_back(keep: Callable[..., Kept]) -> None:
+def test_a_version_whose_files_were_unavailable_is_served_once_they_are_available(keep: Callable[..., Kept]) -> None:
     source = Source(1)
     kept = keep(source)
     away = threading.Event()

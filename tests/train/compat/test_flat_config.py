@@ -150,7 +150,7 @@ class TestPrecedence:
             RunnerConfig().update({name: text}, Origin.FLAG)
 
 
-class TestLife:
+class TestConfigLifetime:
     def test_it_can_change_until_the_run_starts(self) -> None:
         config = RunnerConfig()
         config.index = 0
@@ -165,7 +165,7 @@ class TestLife:
     def test_the_text_shows_what_was_set(self) -> None:
         assert repr(RunnerConfig(index=1)) == "RunnerConfig(index=1)"
 
-    def test_who_it_is_and_whom_it_finds(self) -> None:
+    def test_runner_settings_have_the_identity_and_discovery_of_the_config(self) -> None:
         config = RunnerConfig(is_local=True, uuid="run-7", kafka_topics="a,b")
         settings = config.runner_settings()
         assert (settings.is_local, settings.uuid, settings.kafka_topics) == (True, "run-7", "a,b")

@@ -155,7 +155,7 @@ class TestTheTable:
         known = fields_of(TrainerConfig())
         assert {field for effects in TABLE.values() for field in fields_set_by(effects)} <= known.keys()
 
-    def test_everything_that_identifies_a_runner_is_told(self) -> None:
+    def test_every_option_that_identifies_a_runner_is_in_the_discovery_config(self) -> None:
         told = {name for name, effects in TABLE.items() if InDiscoveryConfig() in effects}
         assert told == {field.name for field in dataclasses.fields(DiscoveryConfig)} & TABLE.keys()
 
@@ -171,7 +171,7 @@ class TestTheTable:
         assert other == {"partial_recovery", "max_retry_times", "retry_wait_in_secs"}
 
     @pytest.mark.parametrize("name", SHOWN_BY)
-    def test_what_somebody_reads_is_shown_by_a_test(self, name: str) -> None:
+    def test_every_option_that_is_read_is_shown_by_a_test(self, name: str) -> None:
         assert exists(SHOWN_BY[name])
 
 
@@ -204,7 +204,7 @@ class TestEffects:
         with pytest.raises(ValueError, match=r"option shards=2 \(from code\) is refused: there are none"):
             trainer_config_of(Later(shards=2))
 
-    def test_realtime_training_means_all_that_it_implies_unless_something_else_is_said(self) -> None:
+    def test_realtime_training_sets_all_implied_options_unless_they_are_overridden(self) -> None:
         made = trainer_config_of(RunnerConfig(enable_realtime_training=True, model_dir="m"))
         assert made.publishing == PublishingConfig()
         assert (made.job.partial_recovery, made.job.ends_servers) == (True, False)
@@ -230,7 +230,7 @@ class TestEffects:
             log="kafka://broker:9092/topic", base_folder="bases", interval=0.1, dense_interval=5
         )
 
-    def test_ranks_in_real_time_save_dense_weights_while_the_file_says_so(self) -> None:
+    def test_realtime_ranks_save_dense_weights_while_the_marker_file_requests_it(self) -> None:
         ranks = trainer_config_of(RunnerConfig(enable_realtime_training=True, enable_sync_training=True, model_dir="m"))
         files = MarkerFilesConfig(dump_look_steps=None, limit_look_steps=None, online_look_steps=100)
         assert ranks.saving.marker_files == files
@@ -267,11 +267,11 @@ class TestRefused:
             assert written.is_set(name)
             assert trainer_config_of(written) == trainer_config_of(RunnerConfig())
 
-    def test_what_nobody_said_is_not_refused(self) -> None:
+    def test_an_option_that_was_not_set_explicitly_is_not_rejected(self) -> None:
         options = RunnerConfig().update({"discovery_type": ServiceDiscoveryType.ZK}, Origin.DEFAULT)
         trainer_config_of(options)
 
-    def test_a_value_that_says_what_is_so_anyway_is_taken(self) -> None:
+    def test_an_option_set_to_what_holds_anyway_is_accepted(self) -> None:
         trainer_config_of(RunnerConfig(use_native_multi_hash_table=True))
 
     @pytest.mark.parametrize("name", sorted(REFUSED_VARIABLES))

@@ -58,12 +58,12 @@ VARIABLES = [
 
 
 @pytest.mark.parametrize("name", VARIABLES)
-def test_the_page_lists_the_variables_of_the_original(name: str) -> None:
+def test_the_page_lists_the_upstream_variables(name: str) -> None:
     assert (name in ROWS) != (name in REFUSED_VARIABLES)
 
 
 @pytest.mark.parametrize("name", sorted(name for name, (status, _) in ROWS.items() if status == "works"))
-def test_one_that_works_names_a_test_that_is_there(name: str) -> None:
+def test_a_supported_variable_names_an_existing_test(name: str) -> None:
     ids = re.findall(r"`(tests/[^`]+)`", ROWS[name][1])
     assert ids
     assert [each for each in ids if not exists(each)] == []
