@@ -123,7 +123,7 @@ def test_two_chiefs_do_not_give_one_server_two_places() -> None:
             servers.give_places([server.address])  # its process does not do it
         assert server.wait(60)
         assert server.assigned == (0, 1)
-        with pytest.raises(FailedPreconditionError, match="is there a second chief"):
+        with pytest.raises(FailedPreconditionError, match="does a second chief run"):
             server._service.TakePlace(messages.TakePlaceRequest(index=1, num_ps=2))
         with pytest.raises(InvalidArgumentError, match="index must be from 0 to num_ps - 1 = 1, got 2"):
             server._service.TakePlace(messages.TakePlaceRequest(index=2, num_ps=2))

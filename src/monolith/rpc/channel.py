@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from monolith import errors
@@ -115,21 +116,21 @@ class ControlChannel:
             FailedPreconditionError: the connection was closed.
             UnavailableError: the server has moved.
         """
-        self._require_open()
-        future = self._methods[method].future(
-            request, timeout=timeout_seconds, metadata=self._metadata, wait_for_ready=wait_for_ready
-        )
+        with self._open():
+            future = self._methods[method].future(
+                request, timeout=timeout_seconds, metadata=self._metadata, wait_for_ready=wait_for_ready
+            )
         return ControlCall(self, method, future, timeout_seconds)
 
     def open_stream(self, method: str, request: Any, timeout_seconds: float | None = None) -> Any:
         """Starts a call with streamed answers; the caller ends it with `cancel`."""
-        self._require_open()
-        return self._methods[method](request, timeout=timeout_seconds, metadata=self._metadata, wait_for_ready=True)
+        with self._open():
+            return self._methods[method](request, timeout=timeout_seconds, metadata=self._metadata, wait_for_ready=True)
 
     def open_tunnel(self) -> Tunnel:
         """Opens a tunnel for frames through this connection; the caller closes it first."""
-        self._require_open()
-        return Tunnel(self._channel, metadata=self._metadata)
+        with self._open():
+            return Tunnel(self._channel, metadata=self._metadata)
 
     def answers(self, stream: Iterable[Any], method: str) -> Iterator[Any]:
         """Yields the answers of a stream until it ends.
@@ -178,6 +179,16 @@ class ControlChannel:
         self._moved_to = moved_to
         self.is_closed = True
         self._channel.close()
+
+    @contextmanager
+    def _open(self) -> Iterator[None]:
+        """Starts a call on the open connection; names the state of one that another thread closes meanwhile."""
+        self._require_open()
+        try:
+            yield
+        except ValueError:  # gRPC's error for a closed channel
+            self._require_open()
+            raise
 
     def _require_open(self) -> None:
         if self._moved_to is not None:

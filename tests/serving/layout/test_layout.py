@@ -372,7 +372,7 @@ def test_a_few_bytes_cannot_ask_for_gigabytes() -> None:
     with pytest.raises(ResourceExhaustedError, match="max_output_bytes"):
         layout.from_columns({"item": torch.zeros(100_000, dtype=torch.int64)})
     many = [ExampleBatch(batch_size=1 << 20).SerializeToString()] * 100
-    with pytest.raises(ResourceExhaustedError, match="too large to parse at once"):
+    with pytest.raises(ResourceExhaustedError, match="too large to parse in one call"):
         layout.from_bytes(many, "example_batch")
 
 
