@@ -125,7 +125,7 @@ TEST(BadServersTest, AnswersThatMakeNoSenseAreErrorsThatSaySo) {
       {[](const Frame&) { return std::string("HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n"); },
        Code::kDataLoss, "these bytes do not begin one"},
       {[](const Frame& question) { return FrameFor(question.header.call + 1, kEcho, "", ""); }, Code::kDataLoss,
-       "a question that was not asked"},
+       "an answer arrived without a pending call"},
       {[](const Frame& question) { return AnswerText(question, "", "four"); }, Code::kDataLoss,
        "an answer of 8 bytes was expected, got 4"},
       {[](const Frame& question) { return FrameFor(question.header.call, kError, "?", ""); }, Code::kDataLoss,
