@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,9 @@ from google.protobuf import text_format
 import monolith as ml
 from checkpoint.runs import Run, contents
 from monolith.checkpoint import PendingSave, SavedCheckpoint, Saver, TrainState
+from monolith.checkpoint import saver as saver_module
 from monolith.checkpoint.protos.ckpt_info_pb2 import CkptInfo
+from monolith.checkpoint.writing import write_checkpoint
 
 pytestmark = pytest.mark.usefixtures("on_every_store")
 
@@ -55,6 +59,28 @@ def test_continued_training_does_not_change_a_background_save(tmp_path: Path) ->
     resumed = Run(seed=3)
     Saver(tmp_path).restore(resumed.state)
     assert contents(resumed) == saved
+
+
+def test_a_restore_waits_for_the_checkpoint_being_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_write = threading.Event()
+    wait = Saver.wait
+
+    def write_when_waited_for(*args: Any, **options: Any) -> Any:
+        assert may_write.wait(60)
+        return write_checkpoint(*args, **options)
+
+    def wait_and_let_write(saver: Saver) -> None:
+        may_write.set()
+        wait(saver)
+
+    monkeypatch.setattr(saver_module, "write_checkpoint", write_when_waited_for)
+    run, resumed = Run(), Run(seed=3)
+    run.steps(4)
+    with Saver(tmp_path, background=True) as saver:
+        saver.save(run.state)
+        monkeypatch.setattr(Saver, "wait", wait_and_let_write)
+        assert saver.restore(resumed.state) is not None
+    assert contents(resumed) == contents(run)
 
 
 def test_rows_are_counted_by_slot(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ class Saver:
     def restore(
         self, state: TrainState, path: str | None = None, *, options: RestoreConfig | None = None
     ) -> SavedCheckpoint | None:
-        """Restores a checkpoint into a run; an error leaves the run unchanged.
+        """Restores a checkpoint into a run; an error leaves the run unchanged. First waits for a pending save.
 
         Args:
             state: A run made of the same parts as the one that was saved.
@@ -227,12 +227,14 @@ class Saver:
             The checkpoint restored; None if the directory has none.
 
         Raises:
+            OpError: the pending save failed; raised once.
             InvalidArgumentError: there is no checkpoint at `path`.
             DataLossError, NotFoundError: the checkpoint is damaged, or all are.
             UnavailableError: the checkpoint cannot be read, or none can; on a remote file system, which may recover, no
                 older one is tried.
             FailedPreconditionError: the run is made of other parts.
         """
+        self.wait()  # the newest checkpoint may be the one that is being written
         if path is not None:
             best = read_best(self._folder) if path == BEST else None
             return self._restore(require_path(self.model_dir, path if best is None else best.path), state, options)
@@ -275,7 +277,6 @@ class Saver:
         return take_cut(state, staging=staging, dense_only=self._wanted.dense_only)
 
     def _restore(self, path: str, state: TrainState, options: RestoreConfig | None) -> SavedCheckpoint:
-        self.wait()
         options = self._wanted.restoring if options is None else options
         if options.clear_nn and not self._folder.exists(CLEAR_NN):
             restored = restore_without_dense(path, state, options)

@@ -165,10 +165,9 @@ class RankSaver(Saver):
         return found
 
     def _restore(self, path: str, state: TrainState, options: RestoreConfig | None) -> SavedCheckpoint:
-        self.wait()
-        asked = self._wanted.restoring if options is None else options
-        is_applied = self._words.broadcast("leave_out", lambda: is_left_out_already(self._folder, path, asked))
-        options = without_leave_out(path, asked) if is_applied else asked
+        settings = self._wanted.restoring if options is None else options
+        is_applied = self._words.broadcast("leave_out", lambda: is_left_out_already(self._folder, path, settings))
+        options = without_leave_out(path, settings) if is_applied else settings
         clears = options.clear_nn and not self._words.broadcast("clear_nn", lambda: self._folder.exists(CLEAR_NN))
         self._require_readable(path, state, None if clears else options)
         if clears:
