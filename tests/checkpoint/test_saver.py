@@ -16,6 +16,7 @@ from monolith.checkpoint import PendingSave, SavedCheckpoint, Saver, TrainState
 from monolith.checkpoint import saver as saver_module
 from monolith.checkpoint.protos.ckpt_info_pb2 import CkptInfo
 from monolith.checkpoint.writing import write_checkpoint
+from monolith.errors import FailedPreconditionError, NotFoundError, OpError
 
 pytestmark = pytest.mark.usefixtures("on_every_store")
 
@@ -81,6 +82,26 @@ def test_a_restore_waits_for_the_checkpoint_being_written(tmp_path: Path, monkey
         monkeypatch.setattr(Saver, "wait", wait_and_let_write)
         assert saver.restore(resumed.state) is not None
     assert contents(resumed) == contents(run)
+
+
+@pytest.mark.parametrize("error", [NotFoundError("no such cut"), FailedPreconditionError("it restarted")])
+def test_a_restore_after_a_failed_save_takes_the_checkpoint_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: OpError
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    run, resumed = Run(), Run(seed=3)
+    run.steps(4)
+    saved = contents(run)
+    with Saver(tmp_path, background=True) as saver:
+        saver.save(run.state, background=False)
+        run.steps(1)
+        monkeypatch.setattr(saver_module, "write_checkpoint", fail)
+        saver.save(run.state)
+        assert saver.restore(resumed.state) is not None
+    assert contents(resumed) == saved
+    assert f"a pending save failed; an older checkpoint is restored: {error}" in caplog.text
 
 
 def test_rows_are_counted_by_slot(tmp_path: Path) -> None:

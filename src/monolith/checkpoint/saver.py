@@ -215,7 +215,9 @@ class Saver:
     def restore(
         self, state: TrainState, path: str | None = None, *, options: RestoreConfig | None = None
     ) -> SavedCheckpoint | None:
-        """Restores a checkpoint into a run; an error leaves the run unchanged. First waits for a pending save.
+        """Restores a checkpoint into a run; an error leaves the run unchanged.
+
+        First waits for a pending save; one that failed is logged.
 
         Args:
             state: A run made of the same parts as the one that was saved.
@@ -227,14 +229,16 @@ class Saver:
             The checkpoint restored; None if the directory has none.
 
         Raises:
-            OpError: the pending save failed; raised once.
             InvalidArgumentError: there is no checkpoint at `path`.
             DataLossError, NotFoundError: the checkpoint is damaged, or all are.
             UnavailableError: the checkpoint cannot be read, or none can; on a remote file system, which may recover, no
                 older one is tried.
             FailedPreconditionError: the run is made of other parts.
         """
-        self.wait()  # the newest checkpoint may be the one that is being written
+        try:
+            self.wait()  # the newest checkpoint may be the one that is being written
+        except OpError as error:
+            logger.warning("a pending save failed; an older checkpoint is restored: %s", error)
         if path is not None:
             best = read_best(self._folder) if path == BEST else None
             return self._restore(require_path(self.model_dir, path if best is None else best.path), state, options)
