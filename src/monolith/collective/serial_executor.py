@@ -114,7 +114,7 @@ class SerialExecutor:
             return line_call
         with self._changed:
             self._require_open()
-            self._waiting.append(line_call)  # type: ignore[arg-type] # what it returns is nobody's business here
+            self._waiting.append(line_call)  # type: ignore[arg-type] # the thread ignores the type of the result
             if self._thread is None:
                 self._thread = threading.Thread(target=self._serve, name=f"monolith-{self.name}", daemon=True)
                 self._thread.start()
