@@ -115,6 +115,8 @@ class BatchFeed:
                 tell()
             raise OutOfRangeError("the input has no more batches") from None
         self._when_empty = None
+        if self._queue is not None and self._queue.closed:  # abandoned by `close`; another feed numbers the batches now
+            raise CancelledError("the input was closed while it waited for a batch")
         position = None if self._reading is None else self._reading.position
         return self._make_context(batch, position)
 
