@@ -41,8 +41,9 @@ if environment.get("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER") is None:
 environment.put("MONOLITH_TRUST_EXPORTS", "1")
 
 # Same examples in every run, so that a failure can be repeated; no deadline, because machines differ in speed and the
-# time limit of a whole test is pytest's.
-settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True)
+# time limit of a whole test is pytest's. `pytest --hypothesis-profile thorough` draws other examples in each run.
+settings.register_profile("repeatable", derandomize=True, deadline=None, print_blob=True, max_examples=40)
+settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=500)
 settings.load_profile("repeatable")
 
 # Some of torch's warnings, which are errors here, come once in a process; then whether a test sees one would depend on

@@ -17,9 +17,6 @@ EXAMPLES = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.
 ENDS_HANGS_SECONDS = 900
 """No measure of speed: an example takes some seconds, and a busy machine may need twenty times as many."""
 
-QUICK = {"movielens.py"}
-"""What the quick tier runs here; it runs tables.py and neighbours.py below, too."""
-
 COMPARISONS = [path for path in EXAMPLES if "def compare(" in path.read_text(encoding="utf-8")]
 
 
@@ -38,20 +35,23 @@ def run_example(path: Path) -> str:
                 timeout=ENDS_HANGS_SECONDS - 60,  # before the limit of the test, which does not know what it said
             )
         except subprocess.TimeoutExpired as hang:
-            said = b"\n".join(each or b"" for each in (hang.stdout, hang.stderr))
-            pytest.fail(f"{path.name} did not end; it said: {said.decode(errors='replace')}")
-    assert result.returncode == 0, result.stderr
+            output = b"\n".join(stream or b"" for stream in (hang.stdout, hang.stderr)).decode(errors="replace")
+            pytest.fail(f"{path.name} did not end; its output: {output}\n{logs_of_ray(Path(short))}")
+        assert result.returncode == 0, f"{result.stderr}\n{logs_of_ray(Path(short))}"
     return result.stdout
 
 
+def logs_of_ray(folder: Path) -> str:
+    """The last lines that each process of a Ray cluster wrote: the example itself prints only its exit code."""
+    logs = sorted(path for path in folder.rglob("worker-*.err") if not path.is_symlink() and path.stat().st_size)
+    return "\n".join(f"{path.name}:\n{path.read_text(errors='replace')[-4000:]}" for path in logs)
+
+
 @pytest.mark.timeout(ENDS_HANGS_SECONDS)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
-    [
-        pytest.param(path, id=path.name, marks=[] if path.name in QUICK else pytest.mark.slow)
-        for path in EXAMPLES
-        if path.name != "tables.py"  # a test of its own runs it
-    ],
+    [pytest.param(path, id=path.name) for path in EXAMPLES if path.name != "tables.py"],  # a test of its own runs it
 )
 def test_example_succeeds_and_prints_its_result(path: Path) -> None:
     assert run_example(path).strip()

@@ -43,6 +43,7 @@ def test_the_row_measures(key: str, tmp_path: Path, programs: Programs) -> None:
     assert len({(each.measure, each.peer) for each in measurements}) == len(measurements)
 
 
+@pytest.mark.slow
 def test_the_script_prints_chosen_rows_as_json(project_root: Path) -> None:
     command = [sys.executable, "benchmarks/run.py", "--suite", "cluster", "--rows", "job_home", "--quick", "--json"]
     done = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=False, timeout=300)

@@ -6,7 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 
+
+@pytest.mark.slow
 def test_a_quick_run_prints_every_way(project_root: Path) -> None:
     script = project_root / "benchmarks" / "rows_elsewhere.py"
     done = subprocess.run([sys.executable, script, "--quick"], capture_output=True, text=True, check=True)

@@ -31,9 +31,8 @@ print(json.dumps(runner.measure_row(setting, ROW_OF_KEY[sys.argv[1]].function)))
 """
 
 
-@pytest.mark.parametrize(
-    "key", ["serving_graph", *(pytest.param(key, marks=pytest.mark.slow) for key in list(LIMITS)[1:])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("key", list(LIMITS))
 def test_the_row_measures_what_must_be_reached(key: str, tmp_path: Path, programs: Programs) -> None:
     """In a process of its own, as the script has it: a row sets threads and cores of its process."""
     disk = tmp_path / "disk"

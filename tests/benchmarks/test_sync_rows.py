@@ -64,6 +64,7 @@ def test_the_row_measures(key: str, run: Run) -> None:
     assert len({(each.measure, each.peer) for each in measurements}) == len(measurements)
 
 
+@pytest.mark.slow
 def test_the_script_prints_chosen_rows_as_json(project_root: Path) -> None:
     command = [
         sys.executable,

@@ -202,6 +202,7 @@ def test_an_entry_and_three_shards_answer_as_one_model_while_replicas_die_and_ha
     assert [processes.end(each) for each in (other, shards[0], entry)] == [0, 0, 0]
 
 
+@pytest.mark.slow
 def test_shards_that_follow_are_ready_when_they_have_caught_up_and_are_found_by_discovery(
     trainer: Trainer, exports: Path, processes: CommandProcesses, tmp_path: Path
 ) -> None:

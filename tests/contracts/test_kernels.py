@@ -253,8 +253,19 @@ def test_every_public_class_is_found() -> None:
     assert len(FILTERS) == 3
 
 
-@pytest.mark.parametrize("compressor", COMPRESSORS, ids=label)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=label)
+@pytest.mark.parametrize(
+    ("optimizer", "compressor"),
+    [
+        pytest.param(
+            optimizer,
+            compressor,
+            id=f"{label(optimizer)}-{label(compressor)}",
+            marks=[] if COMPRESSORS[0] is compressor or OPTIMIZERS[0] is optimizer else pytest.mark.slow,
+        )
+        for optimizer in OPTIMIZERS
+        for compressor in COMPRESSORS
+    ],
+)
 def test_random_operations_give_the_rows_of_a_dictionary(optimizer: Any, compressor: Any) -> None:
     for seed, initializer in enumerate(INITIALIZERS):
         for admission in FILTERS:

@@ -21,6 +21,7 @@ def host() -> Iterator[PipeHost]:
         yield host
 
 
+@pytest.mark.slow
 def test_a_store_has_a_process_of_its_own_unless_it_is_given_one(host: PipeHost) -> None:
     with closing(PipeStore(ONE_TABLE)) as own, closing(PipeStore(ONE_TABLE, host)) as shared:
         assert own.host.process.pid != host.process.pid

@@ -138,7 +138,7 @@ def test_an_epoch_of_shares_is_an_epoch_of_all(tmp_path: Path) -> None:
     [
         ("fork", "one csv"),
         ("fork", "parquet"),
-        ("spawn", "one csv"),
+        pytest.param("spawn", "one csv", marks=pytest.mark.slow),
         pytest.param("spawn", "parquet", marks=pytest.mark.slow),
     ],
 )

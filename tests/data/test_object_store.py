@@ -127,6 +127,7 @@ def test_any_file_system_of_fsspec_is_read() -> None:
         system.store.clear()
 
 
+@pytest.mark.slow
 def test_a_job_trains_is_resumed_with_other_servers_and_exports_in_an_object_store(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

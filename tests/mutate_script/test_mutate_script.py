@@ -49,6 +49,7 @@ def verdicts(folder: Path) -> dict[str, str]:
     return {record["mutant"]: record["verdict"]["outcome"] for record in map(json.loads, lines)}
 
 
+@pytest.mark.slow
 def test_what_a_test_checks_is_killed_and_what_none_checks_lives(
     project: Path, first_run: subprocess.CompletedProcess[str]
 ) -> None:
@@ -65,10 +66,12 @@ def test_what_a_test_checks_is_killed_and_what_none_checks_lives(
     assert "src/toy/limit.py:13: 1 -> 2" in (project / "build/mutate/survivors.md").read_text()
 
 
+@pytest.mark.slow
 def test_a_test_that_fails_anyway_judges_nothing_and_is_named(first_run: subprocess.CompletedProcess[str]) -> None:
     assert "fail without a mutant, and judge nothing: tests/test_limit.py::test_is_broken" in first_run.stderr
 
 
+@pytest.mark.slow
 def test_the_tree_itself_is_never_touched(project: Path, first_run: subprocess.CompletedProcess[str]) -> None:
     assert (project / "src/toy/limit.py").read_text() == LIMIT
     assert sorted(path.name for path in (project / "src/toy").iterdir()) == ["__init__.py", "limit.py"]
@@ -89,6 +92,7 @@ def test_a_second_run_judges_nothing_again_until_a_test_changes(
     assert mended.stderr.count("killed") == 2
 
 
+@pytest.mark.slow
 def test_an_equivalent_mutant_is_listed_with_its_reason_and_a_stale_reason_is_reported(judged: Path) -> None:
     entry = '[[mutant]]\npath = "src/toy/limit.py"\nsource_line = "return 1"\nreason = "toy"\nchange = "{}"\n'
     (judged / "equivalent.toml").write_text(entry.format("1 -> 2") + entry.format("1 -> 3"))

@@ -171,6 +171,7 @@ def test_restore_with_ps_monitor(tmp_path: Path, servers: Servers, chief: Chief)
     assert counter.state.global_step == 1
 
 
+@pytest.mark.slow
 def test_restore_without_ps_monitor(tmp_path: Path, servers: Servers, chief: Chief) -> None:
     _, counter = chief()
     session(counter, PartialRecoverySaver(tmp_path), steps=1)

@@ -90,9 +90,8 @@ def steps_of(model_dir: Path) -> list[int]:
     return sorted(int(path.name.split("-")[1].split(".")[0]) for path in model_dir.glob("model.ckpt-*.manifest"))
 
 
-@pytest.mark.parametrize(
-    "arguments", [pytest.param(PLAIN, id="plain"), pytest.param(AHEAD, id="ahead", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [pytest.param(PLAIN, id="plain"), pytest.param(AHEAD, id="ahead")])
 def test_a_disk_that_fails_for_good_ends_the_run_and_keeps_the_checkpoints(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
 ) -> None:

@@ -195,6 +195,7 @@ def test_two_workers_reach_the_loss_of_one_process(
     assert evaluated["loss"] == pytest.approx(loss, abs=tolerance)
 
 
+@pytest.mark.slow
 def test_one_worker_equals_one_process_bit_for_bit(zygote: Zygote, tmp_path: Path) -> None:
     with closing(Roles(zygote, tmp_path, FoundByFiles(tmp_path), num_workers=1)) as roles:
         ended = roles.wait()

@@ -238,6 +238,7 @@ class TestSurroundings:
         job.start("worker", 0, token_file=str(tmp_path / "good")).result(120)
         server.result(120)
 
+    @pytest.mark.slow
     def test_a_second_chief_is_refused_while_the_first_one_lives(self, tmp_path: Path) -> None:
         begun, may_end = threading.Event(), threading.Event()
 

@@ -72,6 +72,7 @@ def test_exports_of_a_job_come_and_go_with_its_checkpoints(shared: Path) -> None
     assert gauge == versions_in(str(place))[-1]
 
 
+@pytest.mark.slow
 def test_shards_of_an_export_are_as_many_as_servers(tmp_path: Path) -> None:
     run_job(tmp_path, export_mode=ExportMode.DISTRIBUTED, shared_embedding=False)
     place = tmp_path / "exported_models"

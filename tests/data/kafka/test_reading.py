@@ -17,6 +17,7 @@ from monolith.errors import InvalidArgumentError
 pytestmark = pytest.mark.usefixtures("cluster", "nothing_left_behind")
 
 ORDERS = ("arrival", "fixed")
+ONE_QUICK_ORDER = ("arrival", pytest.param("fixed", marks=pytest.mark.slow))
 
 
 def numbers(count: int, first: int = 0) -> list[bytes]:
@@ -33,7 +34,7 @@ def rest_of(reading: KafkaReading) -> list[bytes]:
         return [record for block in reading for record in block]
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", ONE_QUICK_ORDER)
 def test_reading_on_from_any_position_gives_what_is_left(cluster: KafkaCluster, order: str) -> None:
     topic = f"any-{order}"
     cluster.spread(topic, numbers(800))
@@ -172,7 +173,7 @@ def test_a_quiet_stream_ends_after_its_idle_time(cluster: KafkaCluster) -> None:
     assert time.monotonic() - begin > 0.4
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", ONE_QUICK_ORDER)
 def test_a_stream_slower_than_its_idle_time_is_still_read_to_its_end(cluster: KafkaCluster, order: str) -> None:
     topic = f"slow-{order}"
     cluster.spread(topic, numbers(400))
@@ -244,7 +245,9 @@ def messages_of(records: list[bytes], partition: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("size", [1, 7, 64, 1000])
+@pytest.mark.parametrize(
+    "size", [pytest.param(1, marks=pytest.mark.slow), 7, pytest.param(64, marks=pytest.mark.slow), 1000]
+)
 def test_a_pipeline_of_exact_batches_resumes_after_any_of_them(cluster: KafkaCluster, order: str, size: int) -> None:
     topic = f"pipeline-{order}-{size}"
     for partition in range(NUM_PARTITIONS):

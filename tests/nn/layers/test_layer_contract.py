@@ -55,9 +55,8 @@ def test_every_layer_has_a_case() -> None:
 
 
 @all_cases
-@pytest.mark.parametrize(
-    "is_training", [pytest.param(False, id="evaluation"), pytest.param(True, id="training", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("is_training", [False, True], ids=["evaluation", "training"])
 def test_compiles_as_one_graph_and_computes_the_same(case: Case, is_training: bool) -> None:
     layer = case.make().double().train(is_training)
     twin = copy.deepcopy(layer)

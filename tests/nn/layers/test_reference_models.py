@@ -98,6 +98,7 @@ def test_interaction_models_learn_what_no_single_feature_predicts(make: type[Dee
     assert auc(model(ids), clicks) > 0.9
 
 
+@pytest.mark.slow
 def test_din_learns_whether_the_candidate_is_like_the_history() -> None:
     length = 6
     history, candidate = torch.randint(NUM_IDS, (ROWS, length)), torch.randint(NUM_IDS, (ROWS,))
@@ -116,6 +117,7 @@ def test_din_learns_whether_the_candidate_is_like_the_history() -> None:
     assert auc(logits(torch.arange(ROWS)), clicks) > 0.9
 
 
+@pytest.mark.slow
 def test_mmoe_learns_two_tasks_that_pull_apart() -> None:
     x = torch.randn(ROWS, 6)
     clicks = (x[:, 0] * x[:, 1] > 0).float()
@@ -136,6 +138,7 @@ def test_mmoe_learns_two_tasks_that_pull_apart() -> None:
     assert auc(second, buys) > 0.95
 
 
+@pytest.mark.slow
 def test_two_towers_retrieve_the_right_item() -> None:
     users, num_items = torch.randint(50, (ROWS,)), 50
     items = (7 * users + 3) % num_items  # every user wants one item

@@ -135,7 +135,8 @@ PLACES: Mapping[str, Callable[[Path, KafkaCluster], Place]] = {"files": lambda p
 PROCESSES = {"files": (1, 3, 2, 3, 1, 2), "topics": (1, 3, 2)}
 
 
-@pytest.mark.parametrize("kind", [pytest.param("files", marks=pytest.mark.slow), "topics"])
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["files", "topics"])
 def test_n_processes_continue_what_m_began_although_all_are_killed(
     tmp_path: Path, zygote: Zygote, cluster: KafkaCluster, kind: str
 ) -> None:

@@ -228,7 +228,7 @@ def test_a_predictor_alone_keeps_the_gate(versions: Versions, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("is_promoted", [True, False], ids=["promoted", "alone"])
-@pytest.mark.parametrize("dense_only", [True, False])
+@pytest.mark.parametrize("dense_only", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_newer_export_answers_with_weights_of_the_log_from_its_first_answer_on(
     serve: Callable[..., Gated],
     versions: Versions,
