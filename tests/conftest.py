@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import getpass
+import logging
 import signal
 import sys
 import tempfile
@@ -49,6 +50,10 @@ settings.load_profile("repeatable")
 # Some of torch's warnings, which are errors here, come once in a process; then whether a test sees one would depend on
 # those that ran before it.
 torch.set_warn_always(True)
+
+# pytest attaches its handlers to every logger that does not propagate; torch formats a trace of all that it compiles
+# for a logger that has a handler.
+logging.getLogger("torch.__trace").propagate = True
 
 # Several processes of tests share the cores; with a thread for each core they wait for one another.
 torch.set_num_threads(1)

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -186,15 +187,20 @@ def test_the_page_runs(
     commands = [line[2:] for line in blocks[2][1].splitlines() if line.startswith("$ ")]
     shown = re.sub(r"[\d.]+", "N", blocks[2][1].partition("\n")[2].partition("$")[0])
 
+    def output_of(command: str, place: dict[str, Any]) -> str:
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            assert main([*shlex.split(command)[1:], "--url", f"http://127.0.0.1:{place['port']}"]) == 0, command
+        return printed.getvalue()
+
     def ask(place: dict[str, Any]) -> None:
-        for number, command in enumerate(commands):
-            printed = io.StringIO()
-            with contextlib.redirect_stdout(printed):
-                assert main([*shlex.split(command)[1:], "--url", f"http://127.0.0.1:{place['port']}"]) == 0, command
-            if number == 0:
-                assert re.sub(r"[\d.]+", "N", printed.getvalue()) == shown
-        status = json.loads(printed.getvalue())["models"]["ranker"]
-        assert (status["answers"], status["labels"], status["canary"], status["shadow"]) == (2, {}, None, None)
+        first, *others, last = commands
+        assert re.sub(r"[\d.]+", "N", output_of(first, place)) == shown
+        for command in others:
+            output_of(command, place)
+        while (status := json.loads(output_of(last, place))["models"]["ranker"])["answers"] != 2:
+            time.sleep(0.05)  # after `resume` the server loads the newest version again when it next looks for one
+        assert (status["labels"], status["canary"], status["shadow"]) == ({}, None, None)
 
     command = blocks[1][1].replace("--port 8501", "--port 0")
     assert serve_while(shlex.split(command)[1:], ask) == 0

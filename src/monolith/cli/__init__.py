@@ -9,7 +9,6 @@ first. The package may import every other one.
 from __future__ import annotations
 
 import argparse
-import ast
 import difflib
 import importlib
 import os
@@ -87,10 +86,10 @@ def load_arguments(name: str) -> Arguments:
 
 
 def _summary_of(name: str) -> str:
-    """Returns the summary of a command from its docstring, without importing it."""
-    source = (Path(__file__).parent / f"{name}.py").read_text(encoding="utf-8")
-    first_line = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
-    return first_line.partition(": ")[2].rstrip(".")
+    """Returns the summary of a command from the first line of its module, without importing it."""
+    with (Path(__file__).parent / f"{name}.py").open(encoding="utf-8") as source:
+        first_line = source.readline()
+    return first_line.strip().strip('"').partition(": ")[2].rstrip(".")
 
 
 def _unknown(unknown: Sequence[str], parser: argparse.ArgumentParser, meant: Mapping[str, str]) -> str:
@@ -160,10 +159,9 @@ def _parse(words: list[str]) -> argparse.Namespace:
     subparsers = parser.add_subparsers(dest="command", metavar="command", required=True)
     names = command_names()
     chosen = words[0] if words and words[0] in names else None
-    for name in names:
-        if name != chosen:
-            subparsers.add_parser(name, help=_summary_of(name))
     if chosen is None:
+        for name in names:
+            subparsers.add_parser(name, help=_summary_of(name))
         return parser.parse_args(words)  # ends here: with help, the version or a complaint
     described = load_arguments(chosen)
     described = getattr(described, "form_of", lambda _: None)(words[1:]) or described
