@@ -40,7 +40,11 @@ _GRACE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What this process has at one moment; each thing by a name that stays the same while it lives."""
+    """What this process has at one moment; each thing by a name that stays the same while it lives.
+
+    Descriptors have their numbers: what each one is costs a call to the kernel, and shared clusters have hundreds. Only
+    those with a new number are looked up.
+    """
 
     threads: frozenset[str]
     processes: frozenset[str]
@@ -48,10 +52,12 @@ class Holdings:
     files: frozenset[str] = frozenset()
 
     def __sub__(self, earlier: Holdings) -> list[str]:
-        return sorted(self._all() - earlier._all())
+        targets = map(_target_of, self.descriptors - earlier.descriptors)
+        opened = [f"descriptor {target}" for target in targets if target is not None]
+        return sorted([*opened, *(self._named() - earlier._named())])
 
-    def _all(self) -> frozenset[str]:
-        return self.threads | self.processes | self.descriptors | self.files
+    def _named(self) -> frozenset[str]:
+        return self.threads | self.processes | self.files
 
 
 def holdings(folders: Sequence[str] = ()) -> Holdings:
@@ -71,7 +77,7 @@ def holdings(folders: Sequence[str] = ()) -> Holdings:
             for child in _children()
             if (command := _command(child)) and not _KEPT_PROCESS.search(command)
         ),
-        descriptors=frozenset(f"descriptor {target}" for target in _open_targets()),
+        descriptors=_descriptors(),
         files=frozenset(
             f"file {folder}/{name}"
             for folder in folders
@@ -104,16 +110,22 @@ def _command(process: str) -> str:
     return ""
 
 
-def _open_targets() -> Iterator[str]:
-    """Sockets and files that are open."""
-    for descriptor in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{descriptor}")
-        except OSError:  # the descriptor of the listing itself
-            continue
-        is_file = target.startswith("/") and "/dev/" not in target and not _KEPT_BY_TORCH.search(target)
-        if is_file or target.startswith("socket:"):
-            yield target
+def _descriptors() -> frozenset[str]:
+    """The numbers of all that is open, without the one of the listing itself: the lowest that is free afterwards."""
+    listed = frozenset(os.listdir("/proc/self/fd"))
+    free = os.open(os.devnull, os.O_RDONLY)
+    os.close(free)
+    return listed - {str(free)}
+
+
+def _target_of(descriptor: str) -> str | None:
+    """The socket or file of a descriptor that is still open."""
+    try:
+        target = os.readlink(f"/proc/self/fd/{descriptor}")
+    except OSError:  # closed meanwhile, or the descriptor of the listing itself
+        return None
+    is_file = target.startswith("/") and "/dev/" not in target and not _KEPT_BY_TORCH.search(target)
+    return target if is_file or target.startswith("socket:") else None
 
 
 def _text(path: str) -> str:
