@@ -6,20 +6,24 @@ import errno
 import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from data.framed_files import framed as framed_as
 from monolith.data.protos.example_pb2 import Example
+from monolith.data.records.bad_records import BadRecords
+from monolith.data.records.framing import Framing
 from monolith.data.records.reader import read_examples
 from monolith.errors import DataLossError, FailedPreconditionError, ResourceExhaustedError
 from monolith.online.joiner import partition as partition_module
 from monolith.online.joiner import state as state_module
 from monolith.online.joiner.events import action_record, impression_record
 from monolith.online.joiner.examples import NumberedExample, pack_examples, split_examples
-from monolith.online.joiner.files import FileOutput
+from monolith.online.joiner.files import FileInput, FileOutput
 from monolith.online.joiner.machine import JoinMachine
 from monolith.online.joiner.rules import JoinRuleConfig
 from monolith.online.joiner.state import PartitionState
@@ -332,6 +336,43 @@ def test_bad_records_are_rejected_or_skipped_and_counted(tmp_path: Path) -> None
     join.bad_limit = 2
     assert join.run().counts.bad == 2
     assert outcome(join.examples()) == expected
+
+
+def test_every_unreadable_sample_of_a_read_is_counted(tmp_path: Path) -> None:
+    join = FolderJoin(tmp_path)
+    impressions, actions, expected = traffic(20)
+    poisoned = [impression_record(b"p%d" % i, i, time_ms=START_MS, sample=sample(i)[:-1]) for i in range(1, 26)]
+    append(join.impressions, [*impressions[:10], *poisoned, *impressions[10:]])
+    append(join.actions, actions)
+    join.bad_limit = 24
+    with pytest.raises(
+        DataLossError, match=r"offset \d+ on: 9 more unreadable samples \(25 bad records, limit is 24\)"
+    ):
+        join.run()
+    join.bad_limit = 25
+    assert join.run().counts.bad == 25
+    assert outcome(join.examples()) == expected
+
+
+def test_a_bad_record_is_not_the_end_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "records"
+    good, bad = (bytearray(framed_as(Framing.TFRECORD, [payload])) for payload in (b"good", b"bad"))
+    bad[-5] ^= 1
+    path.write_bytes(good)
+    with closing(FileInput(str(path), Framing.TFRECORD, BadRecords(1))) as source:
+        source.open(None)
+        assert source.read(10).records == [b"good"]
+        assert source.read(10).records == []
+        assert source.is_at_end()
+        path.write_bytes(good + bad + good)
+        assert source.read(10).records == ()
+        assert not source.is_at_end()
+        assert source.read(10).records == [b"good"]
+
+
+def test_an_output_must_be_open(tmp_path: Path) -> None:
+    with pytest.raises(FailedPreconditionError, match="is not open; call open first"):
+        FileOutput(str(tmp_path / "examples")).append(b"")
 
 
 def test_events_from_the_future_close_no_window(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 
 from monolith import _core
 from monolith.data.records import MAX_RECORD_BYTES
-from monolith.errors import DataLossError
+from monolith.errors import DataLossError, FailedPreconditionError
 from monolith.files import named_errors, open_if_there, refuse_special_file
 from monolith.online.joiner.endpoints import Arrived, plain_offset
 from monolith.online.joiner.examples import whole_examples
@@ -70,6 +70,7 @@ class FileInput:
         )
         pairs = spans.reshape(-1, 2).tolist()
         if problem and not pairs:
+            self._came_to_end = False
             self._leave_out(reason, resume)
             return Arrived((), (), self._offset)
         # A record may be larger than the chunk that was read.
@@ -163,5 +164,5 @@ class FileOutput:
 
     def _opened(self) -> int:
         if self._descriptor is None:
-            raise DataLossError(f"{self.name}: is not open")
+            raise FailedPreconditionError(f"{self.name}: is not open; call open first")
         return self._descriptor

@@ -172,11 +172,15 @@ class JoinPartition:
         *_, rows, problems = self._samples.parse_list(samples, skip_bad=True, max_parsed_bytes=_MOST_PARSED_BYTES)
         if not len(rows):
             return events
-        bad = {shown[row] for row in rows.tolist()}
-        for index, problem in zip(sorted(bad), problems, strict=False):
-            self.counts.bad += 1
-            self._bad.add(f"{self._inputs[name].name}: offset {places[index]}: the sample: {problem}")
-        return [event for index, event in enumerate(events) if index not in bad]
+        bad = sorted(shown[row] for row in rows.tolist())
+        source = self._inputs[name].name
+        self.counts.bad += len(bad)
+        for index, problem in zip(bad, problems, strict=False):
+            self._bad.add(f"{source}: offset {places[index]}: the sample: {problem}")
+        if rest := bad[len(problems) :]:  # the core describes only the first ones
+            self._bad.add(f"{source}: from offset {places[rest[0]]} on: {len(rest)} more unreadable samples", len(rest))
+        dropped = set(bad)
+        return [event for index, event in enumerate(events) if index not in dropped]
 
     def _take(self, events: list[PlainEvent], arrived: Mapping[str, Arrived], watermark_ms: int) -> None:
         machine, state, head = self.machine, self._state, self._state.head
@@ -248,10 +252,9 @@ class Watermark:
     close as well.
 
     Args:
-        rules: Rules with the allowed disorder and the idle time.
-        names: Names of the inputs.
-        now_ms: Time of a monotonic clock, as in the other calls.
-        newest: Newest event of each input, from a resumed state.
+        disorder_ms: Allowed disorder of the events of an input.
+        idle_ms: Time without records after which an input is idle.
+        inputs: State of each input, by name; `of` creates it.
     """
 
     disorder_ms: int
@@ -260,7 +263,14 @@ class Watermark:
 
     @classmethod
     def of(cls, rules: JoinRuleConfig, names: Iterable[str], *, now_ms: float, newest: dict[str, int]) -> Watermark:
-        """Creates a watermark that starts now."""
+        """Creates a watermark that starts now.
+
+        Args:
+            rules: Rules with the allowed disorder and the idle time.
+            names: Names of the inputs.
+            now_ms: Time of a monotonic clock, as in the other calls.
+            newest: Newest event of each input, from a resumed state.
+        """
         inputs = {name: _Input(newest.get(name, 0), now_ms) for name in names}
         return cls(round(rules.disorder_seconds * 1000), rules.idle_seconds * 1000, inputs)
 
