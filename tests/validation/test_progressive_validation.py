@@ -297,6 +297,14 @@ def test_invalid_arguments_are_rejected() -> None:
         SyncRule(dense_seconds=math.nan)
     with pytest.raises(ValueError, match="expire_days must name columns of ids, user, got 'item'"):
         Ranker(ids=["user"], expire_days={"item": 3})
+    reason = (
+        r"use the rows of 'user', so min_counts must name only 'user', got 'item'; write min_counts=\{'user': \.\.\.\}"
+    )
+    with pytest.raises(ValueError, match=reason):
+        Ranker(ids=["user", "item"], shared=True, min_counts={"user": 2, "item": 3})
+    with pytest.raises(ValueError, match="expire_days must name only 'user', got 'item'"):
+        Ranker(ids=["user", "item"], shared=True, expire_days={"item": 3})
+    Ranker(ids=["user", "item"], shared=True, min_counts={"user": 2}, expire_days={"user": 3})
 
 
 def test_batches_must_have_times_that_do_not_decrease(journal: type[Journal]) -> None:

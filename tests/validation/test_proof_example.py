@@ -151,6 +151,15 @@ def test_a_folder_without_ratings_is_named(tmp_path: Path) -> None:
         movielens(tmp_path)
 
 
+@pytest.mark.parametrize(("name", "text"), [("u.data", ""), ("ratings.csv", "userId,movieId,rating,timestamp\n")])
+def test_a_file_without_ratings_is_named(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(
+        InvalidArgumentError, match=rf"expected ratings, found none in CsvDataset\('{tmp_path}/{name}'\)"
+    ):
+        movielens(tmp_path)
+
+
 def lines_of_criteo(path: Path, count: int) -> Path:
     draw = np.random.default_rng(0)
     with path.open("w", encoding="utf-8") as file:

@@ -87,6 +87,13 @@ def test_hashed_ids_are_spread_over_their_rows_and_differ_by_column() -> None:
     assert hashed["label"] is batch["label"]
 
 
+def test_ids_that_differ_in_their_top_10_bits_alone_share_a_hashed_id() -> None:
+    ids = torch.tensor([7, 7 + (1 << 54), 7 - (1 << 63), 7 + (1 << 53)])
+    hashed = HashedIds(columns=["user"], rows=1 << 40)(Batch({"user": ids}))["user"]
+    assert isinstance(hashed, Tensor)
+    assert hashed[0] == hashed[1] == hashed[2] != hashed[3]
+
+
 def test_what_cannot_be_hashed_is_named() -> None:
     batch = Batch({"user": torch.arange(3), "label": torch.zeros(3)})
     with pytest.raises(InvalidArgumentError, match="no column 'item', only 'user', 'label'"):

@@ -133,7 +133,7 @@ class CopyOutcome:
 
     @property
     def mean_auc(self) -> float:
-        """Mean of the windows' AUCs, as reported in the paper; windows without one are ignored."""
+        """Mean of the windows' AUCs, each with the same weight; windows without one are ignored."""
         known = [window.auc for window in self.windows if math.isfinite(window.auc)]
         return sum(known) / len(known) if known else math.nan
 

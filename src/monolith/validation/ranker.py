@@ -63,6 +63,12 @@ class Ranker(Config):
             unknown = sorted(set(getattr(self, name)) - set(self.ids))
             if unknown:
                 raise ValueError(f"Ranker: {name} must name columns of ids, {', '.join(self.ids)}, got {unknown[0]!r}")
+            ignored = sorted(set(getattr(self, name)) - {self.ids[0]})
+            if self.shared and ignored:
+                raise ValueError(
+                    f"Ranker: with shared=True all columns use the rows of {self.ids[0]!r}, so {name} must name only"
+                    f" {self.ids[0]!r}, got {ignored[0]!r}; write {name}={{{self.ids[0]!r}: ...}}, or shared=False"
+                )
 
     @property
     def bytes_per_bare_row(self) -> int:

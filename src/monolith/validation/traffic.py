@@ -69,6 +69,7 @@ def movielens(folder: str | os.PathLike[str], *, liked_from: float = 4.0, batch_
 
     Raises:
         NotFoundError: neither file exists.
+        InvalidArgumentError: the file has no ratings.
     """
     place = Path(folder)
     columns = {"user": "int", "item": "int", "rating": "float", "time": "int"}
@@ -80,6 +81,8 @@ def movielens(folder: str | os.PathLike[str], *, liked_from: float = 4.0, batch_
     else:
         raise NotFoundError(f"MovieLens: expected u.data or ratings.csv in the folder '{place}', found neither")
     blocks = list(read)
+    if not any(block.num_rows for block in blocks):
+        raise InvalidArgumentError(f"MovieLens: expected ratings, found none in {read!r}; give a folder with ratings")
     names = list(blocks[0])
     user, item, rating, time = (torch.cat([cast("Tensor", block[name]).view(-1) for block in blocks]) for name in names)
     order = torch.from_numpy(np.argsort(time.numpy(), kind="stable"))
@@ -156,6 +159,7 @@ class HashedIds(Config):
     """Transform that replaces ids by their hash modulo a number of rows; colliding ids share a row.
 
     Pass it to `Dataset.map`, or call it with a batch. The columns share one array, so their slots must share rows, too.
+    The top 10 bits of an id are not hashed: ids of a column that differ only in them have the same hash.
 
     >>> import torch
     >>> batch = Batch({"user": torch.tensor([7, 8, 9]), "item": torch.tensor([7, 8, 9])}, num_rows=3)
@@ -196,5 +200,5 @@ def _hashed(name: str, ids: ColumnValues, *, place: int, rows: int) -> ColumnVal
 
 
 def _below(ids: Tensor, place: int, rows: int) -> Tensor:
-    """Hashes ids with splitmix64: each bit of an id, and the index of its column, flips half of all bits."""
+    """Hashes the low 54 bits of ids, and the index of their column, with splitmix64; ``ids * 1024`` drops the rest."""
     return shift_right(mix64((ids * 1024 + place - 1) * GOLDEN), 1) % rows  # mix64 adds GOLDEN once
