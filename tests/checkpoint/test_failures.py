@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import re
@@ -29,6 +30,7 @@ from monolith.checkpoint.restore.restoring import restore_all
 from monolith.errors import (
     DataLossError,
     FailedPreconditionError,
+    FileUnavailableError,
     InvalidArgumentError,
     NotFoundError,
     OpError,
@@ -420,6 +422,15 @@ def test_the_lock_names_the_other_and_dies_with_it(
     if forks:
         assert isinstance(child, int)
         os.kill(child, signal.SIGKILL)  # it lived until now
+
+
+def test_a_lock_that_fails_is_not_reported_as_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(descriptor: int, operation: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(fcntl, "flock", fails)
+    with pytest.raises(FileUnavailableError, match=rf"'{tmp_path}/{LOCK}': cannot be locked: Input/output error"):
+        ModelDirLock(tmp_path)
 
 
 def test_releasing_twice_and_losing_the_object_are_fine(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 
 import pytest
@@ -22,6 +23,21 @@ def test_its_address_is_one_that_others_reach(monkeypatch: pytest.MonkeyPatch) -
     with LivenessPort("0.0.0.0:0") as port:
         assert port.address.startswith("127.0.0.1:")
         assert NodeAliveChecker({port.address}, timeout=10.0).all_nodes_alive()
+
+
+def test_the_port_survives_an_error_that_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    accept, errors = socket.socket.accept, [OSError(errno.EMFILE, "Too many open files")]
+
+    def accept_later(listening: socket.socket) -> tuple[socket.socket, object]:
+        if errors:
+            raise errors.pop()
+        return accept(listening)
+
+    monkeypatch.setattr(socket.socket, "accept", accept_later)
+    with LivenessPort("127.0.0.1:0") as port:
+        host, number = port.address.split(":")
+        with socket.create_connection((host, int(number)), timeout=10.0) as visitor:
+            assert visitor.recv(1) == b""  # accepted, and closed
 
 
 def test_a_port_in_use_is_reported() -> None:

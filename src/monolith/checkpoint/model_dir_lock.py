@@ -66,6 +66,7 @@ class ModelDirLock:
 
     Raises:
         UnavailableError: another process has the lock; names it.
+        OpError: the lock file cannot be opened or locked; names it.
     """
 
     def __init__(self, model_dir: FolderPath) -> None:
@@ -112,15 +113,18 @@ _HELD: weakref.WeakSet[ModelDirLock] = weakref.WeakSet()
 
 def _lock(descriptor: int, folder: Path) -> bool:
     """Takes the lock; returns False where the file system has none."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in _NO_LOCKS:
+    with named_errors(str(folder / LOCK), "locked"):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UnavailableError(
+                f"model directory '{folder}': in use by {_read_holder(descriptor)}; one chief may write to it at a"
+                " time: end that process, or choose another directory"
+            ) from error
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
             return False
-        raise UnavailableError(
-            f"model directory '{folder}': in use by {_read_holder(descriptor)}; one chief may write to it at a time:"
-            " end that process, or choose another directory"
-        ) from error
     return True
 
 

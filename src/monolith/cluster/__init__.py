@@ -1,6 +1,6 @@
 """Discovery of the peers of a training process, and communication with its scheduler.
 
-Imports nothing above `monolith.observe`. Read `addresses` first, then `discovery` (addresses of processes), `manager`
+Imports nothing above `monolith.rpc`. Read `addresses` first, then `discovery` (addresses of processes), `manager`
 (members of the training cluster) and `runtimes` (the scheduler that started the process).
 """
 

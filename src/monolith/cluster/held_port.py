@@ -10,6 +10,8 @@ from typing import Self
 from monolith.cluster.addresses import EVERY_INTERFACE, concat_ip_and_port, get_local_ip, is_ipv6_address, split_address
 from monolith.errors import UnavailableError
 
+_RETRY_SECONDS = 0.1
+
 
 def bound_socket(address: str, *, subject: str, listens: bool = False) -> socket.socket:
     """Returns a socket bound to this address, with SO_REUSEADDR.
@@ -81,6 +83,7 @@ class LivenessPort:
 
     def __init__(self, address: str) -> None:
         host, _ = split_address(address)
+        self._closed = threading.Event()
         self._listening = bound_socket(address, subject="worker", listens=True)
         reached = get_local_ip() if host in EVERY_INTERFACE else host
         self.address = concat_ip_and_port(reached, self._listening.getsockname()[1])
@@ -89,6 +92,7 @@ class LivenessPort:
 
     def close(self) -> None:
         """Closes the port. Idempotent."""
+        self._closed.set()
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)  # wakes the thread, which close alone does not
         self._listening.close()
@@ -103,6 +107,8 @@ class LivenessPort:
         while True:
             try:
                 visitor, _ = self._listening.accept()
-            except OSError:
-                return
+            except OSError:  # may pass, such as a lack of descriptors
+                if self._closed.wait(_RETRY_SECONDS):
+                    return
+                continue
             visitor.close()

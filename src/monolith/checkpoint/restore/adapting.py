@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -132,10 +133,10 @@ def _aliases(saved: Mapping[str, Any], own: Mapping[str, Any], options: RestoreC
 
 
 def _renamed(optimizer: Mapping[str, Any], aliases: Mapping[str, str]) -> dict[str, Any]:
-    """Returns state by new names. A part of a split weight starts without: its state has the rows of all parts."""
-    shared = [old for old in aliases.values() if list(aliases.values()).count(old) > 1]
+    """Returns the state by new names. Parts of a split weight get none: the saved state has the rows of all parts."""
+    uses = Counter(aliases.values())
     state = dict(optimizer["state"])
-    renamed = {new: state[old] for new, old in aliases.items() if old in state and old not in shared}
+    renamed = {new: state[old] for new, old in aliases.items() if old in state and uses[old] == 1}
     return {**optimizer, "state": {**state, **renamed}}
 
 

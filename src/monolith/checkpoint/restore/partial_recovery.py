@@ -38,7 +38,7 @@ EVERYWHERE_ELSE = ""
 
 
 class Servers(Protocol):
-    """Parameter servers; `monolith.ps.PsCluster` is some."""
+    """A group of parameter servers, such as `monolith.ps.PsCluster`."""
 
     @property
     def num_ps(self) -> int:
