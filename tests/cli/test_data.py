@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from data.framed_files import framed, samples
 from kafka_cluster import KafkaCluster
 from monolith import cli
+from monolith.cli._data import describing
 from monolith.cli._data.opening import examples_of, fits
 from monolith.cli._data.statistics import UniqueCounter, table_bytes_per_id
 from monolith.data import (
@@ -293,6 +294,14 @@ def test_stats_are_those_of_a_plain_count(tmp_path: Path, capsys: pytest.Capture
     assert report["table"]["bytes"] == pytest.approx(user["unique"] * report["table"]["bytes_per_id"], rel=0.01)
     assert cli.main(["data", "stats", str(path)]) == 0
     assert "label 0  50.00 % above 0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [(999, "999 bytes"), (1000, "1 kB"), (999_400, "999 kB"), (999_600, "1 MB"), (999_600_000_000, "1 TB")],
+)
+def test_a_size_has_the_unit_that_it_rounds_to(count: int, shown: str) -> None:
+    assert describing._size(count) == shown
 
 
 def test_stats_of_every_format_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -38,7 +38,7 @@ _NOT_FLAGS = frozenset({"config_file", "is_local", "mode", "server_type", "task"
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
-    """The options of a run beyond those that matter most."""
+    """Adds the options of a run that the parser does not have yet."""
     flags.add_flags(parser, RunnerConfig, without={*_NOT_FLAGS, *mattering_options(), *shown_options()})
 
 
@@ -107,7 +107,7 @@ class _LastState(Hook):
 
 
 _LOST = (AbortedError, CancelledError, DeadlineExceededError, UnavailableError)
-"""What a new process may do better."""
+"""Errors after which the process should be started again."""
 
 
 @contextlib.contextmanager
@@ -172,7 +172,7 @@ def take_place(options: RunnerConfig, service: ServiceDiscovery | None, *, comma
     if command is not None and kind != command:
         raise ValueError(
             f"this is a {command} by its command, and {kind} {index} by {options.discovery_type.name}; start the"
-            f" command that the scheduler means, or monolith train, which takes its word"
+            f" command of that role, or monolith train, which runs the role that the scheduler assigns"
         )
     if kind not in ("ps", "worker"):
         raise ValueError(f"--server_type: must be ps or worker, got {kind!r}")

@@ -30,7 +30,7 @@ class Extra:
 
     name: str
     missing: list[str]
-    """Distributions that are not installed; empty when the extra works."""
+    """Required distributions that are not installed; versions are not checked."""
     install: str
     """The command that installs it; what is installed already stays as it is."""
 

@@ -38,7 +38,7 @@ def plain(example: Example) -> dict[str, Any]:
 def lines(place: str, example: Example, *, is_row: bool = False) -> list[str]:
     """Returns the example as lines of ``name  value``, aligned, below the place that it comes from.
 
-    A record has a place for labels, so that none is worth telling; a row of a table has columns of its own.
+    A record without a label gets the line ``label  none``; a row of a table does not, since its columns are features.
     """
     values = plain(example)
     rows = []
@@ -175,7 +175,7 @@ def report_lines(report: dict[str, Any]) -> list[str]:
 def _size(count: int) -> str:
     size = float(count)
     for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000:
+        if size < 999.5:  # from here on three digits round to the next unit
             return f"{size:.3g} {unit}"
         size /= 1000
     return f"{size:,.3g} TB"

@@ -155,7 +155,7 @@ def open_input(args: argparse.Namespace) -> Input:
     if head[:4].tobytes() == b"PAR1":
         return Input(name, None, tables=ParquetTables(files, bad))
     framing = None if args.framing is None else Framing.of(args.framing)
-    framing, sample = _found_out(head, framing, sample, f"file '{files.files[0]}'")
+    framing, sample = _detect_format(head, framing, sample, f"file '{files.files[0]}'")
     dataset = RecordDataset(files, framing, compression=compression, sample=sample, bad=bad)
     return Input(name, sample, framing, records=dataset)
 
@@ -181,10 +181,10 @@ def _head_of(files: FileSet, compression: Compression) -> tuple[npt.NDArray[np.u
     return np.frombuffer(bytes(head), np.uint8), compression
 
 
-def _found_out(
+def _detect_format(
     head: npt.NDArray[np.uint8], framing: Framing | None, sample: SampleFormat | None, name: str
 ) -> tuple[Framing, SampleFormat]:
-    """Framing and format, as given or as the head shows."""
+    """Returns framing and format: those that were given, the others detected from the head."""
     if framing is not None and (sample is not None or not len(head)):
         return framing, sample or SampleFormat.EXAMPLE
     if (fitting := _fitting(head, framing, sample)) is not None:
@@ -216,7 +216,7 @@ def _fitting(
 
 
 def _cut_off(head: npt.NDArray[np.uint8]) -> str:
-    """Why the first record is cut off, of a file with checksums, whose head alone shows that it is one."""
+    """Returns why the first record is cut off, if the file is a TFRECORD file, which its checksum shows; else empty."""
     if not _TFRECORD_HEAD <= len(head) < _HEAD_BYTES:
         return ""
     _, _, _, problem, reason, _ = _core.scan_frames(
@@ -261,7 +261,7 @@ def _message_format(
             return None, kind
     if framing is None and sample is None and _is_json(value):
         return None, SampleFormat.PLAINTEXT
-    return _found_out(np.frombuffer(value, np.uint8), framing, sample, block.place_of(0))
+    return _detect_format(np.frombuffer(value, np.uint8), framing, sample, block.place_of(0))
 
 
 def _is_json(value: bytes) -> bool:

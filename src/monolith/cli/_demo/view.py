@@ -19,7 +19,7 @@ _HIDE_CURSOR, _SHOW_CURSOR, _ERASE_BELOW = "\x1b[?25l", "\x1b[?25h", "\x1b[J"
 
 
 def names_of(progress: RaceProgress) -> dict[str, str]:
-    """How each model is called in front of a user."""
+    """Returns the displayed name of each model."""
     day = progress.frozen_day
     return {
         "online": "online",
@@ -94,7 +94,7 @@ def sparkline(values: list[float], *, low: float, high: float) -> str:
 
 
 class View:
-    """Follows a race on a file: a terminal is drawn on, anything else gets lines. Close it, or use ``with``."""
+    """Shows a race: redraws a terminal, writes a line per window to any other file. Call `close` at the end."""
 
     def __init__(self, file: TextIO, *, clock: Clock | None = None) -> None:
         self._file = file
