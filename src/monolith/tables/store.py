@@ -1,8 +1,8 @@
 """The one interface between a model and its tables, whatever engine keeps the rows.
 
-`LocalStore` keeps them in this process; parameter servers, sharded ranks and a GPU cache implement the same protocol,
-so a model does not depend on the engine. `tests/contracts` runs on every implementation and compares it with the
-plain dictionary of `monolith.testing.ReferenceStore`.
+`LocalStore` keeps them in this process; parameter servers and sharded ranks implement the same protocol, so a model
+does not depend on the engine. `tests/contracts` runs on every implementation and compares it with the plain dictionary
+of `monolith.testing.ReferenceStore`.
 
 The lifecycle of a batch::
 

@@ -162,7 +162,10 @@ class EmbeddingTask(Task):
         self.emb = Embeddings(slots_of(self._features, self._tables))
 
     def input_fn(self, mode: Mode) -> Dataset[Batch]:
-        """Batches of one replica: files by hosts, four at a time, records as the tables need them."""
+        """Returns the batches of one replica, with ids as the tables need them.
+
+        The files are divided among the hosts; a host reads `files_interleave_cycle_length` files at a time.
+        """
         self._require_tables()
         p = self.p
         size = p.train.per_replica_batch_size if mode == "train" else p.eval.per_replica_batch_size

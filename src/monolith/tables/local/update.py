@@ -107,7 +107,7 @@ def _latest_of(
 
 
 class Contribution(Protocol):
-    """One plan of the core."""
+    """A plan whose occurrences are merged, such as `LocalPlan`."""
 
     core: _core.Plan
 
