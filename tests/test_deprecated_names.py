@@ -14,6 +14,7 @@ import monolith
 from monolith._doors import FORMER_NAMES, MOVED_PACKAGES
 from monolith.config import Config
 from monolith.launch.role import RestartConfig
+from monolith.tables import ALL_BUCKETS, LocalShards, LocalStore, Segment, TableConfig
 
 for _package in pkgutil.walk_packages(monolith.__path__, "monolith."):
     if _package.ispkg and "._" not in _package.name:
@@ -67,3 +68,13 @@ def test_every_former_public_name_is_still_there() -> None:
             if not hasattr(importlib.import_module(package), name):
                 missing.append(line)
     assert missing == []
+
+
+def test_local_shards_are_a_local_store_and_warn() -> None:
+    text = r"^monolith\.tables\.LocalShards is deprecated and will be removed in the next version: use LocalStore$"
+    with pytest.warns(DeprecationWarning, match=text) as warned:
+        store = LocalShards({"user": TableConfig([Segment(1)])}, num_shards=3)
+    assert warned[0].filename == __file__
+    assert isinstance(store, LocalStore)
+    with store.cut() as cut:
+        assert [clock.buckets for clock in cut.applied] == [ALL_BUCKETS]

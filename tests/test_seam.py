@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-ENGINES = ("Store", "Shards", "Plan", "Cut", "WorkerSession")
+ENGINES = ("Store", "Plan", "Cut", "WorkerSession")
 OWN = {"PlannedBatch"}
 """Of `nn`: what a caller may hand over instead of a batch."""
 
@@ -39,6 +39,6 @@ def test_no_module_outside_the_engines_checks_the_engine_type(project_root: Path
 
 
 def test_the_question_is_noticed() -> None:
-    assert asked_kinds("if isinstance(store, LocalStore | LocalShards): pass") == ["LocalStore", "LocalShards"]
+    assert asked_kinds("if isinstance(store, LocalStore | PsStore): pass") == ["LocalStore", "PsStore"]
     assert asked_kinds("isinstance(plan, tables.LocalPlan)") == ["LocalPlan"]
     assert asked_kinds("isinstance(batch, PlannedBatch) or isinstance(x, int)") == []

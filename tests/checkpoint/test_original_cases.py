@@ -10,9 +10,9 @@ from torch import nn
 
 import monolith as ml
 from checkpoint.runs import Run, contents
+from contracts.engines import stores_of
 from monolith.checkpoint import Saver, TrainState
 from monolith.hooks import CheckpointRestorerHook, NoFirstSaveCheckpointSaverHook
-from monolith.tables.local.shards import LocalShards
 from monolith.testing import StepLoop
 
 pytestmark = pytest.mark.usefixtures("on_every_store")
@@ -48,9 +48,9 @@ def test_a_checkpoint_that_was_written_again_is_read_again(tmp_path: Path) -> No
 
 
 def test_tables_in_shards_go_with_their_checkpoint(tmp_path: Path) -> None:
-    model = ml.Embeddings({"user": ml.Slot(2)}, store=lambda tables: LocalShards(tables, num_shards=3))
-    state = TrainState(model=model)
-    with Saver(tmp_path, max_to_keep=2) as saver:
+    with stores_of("three servers here") as open_store, Saver(tmp_path, max_to_keep=2) as saver:
+        model = ml.Embeddings({"user": ml.Slot(2)}, store=open_store)
+        state = TrainState(model=model)
         for step in (1, 2, 3):
             model({"user": torch.arange(100 * step)})["user"].sum().backward()
             model.step()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 import monolith as ml
+from contracts.engines import StoreFactory, engine
 from monolith.checkpoint import PartialRecoverySaver, PsMonitor, Saver, SaverBuilder, TrainState
 from monolith.checkpoint.state_files import MONOLITH_CHECKPOINT
 from monolith.errors import InvalidArgumentError
@@ -21,6 +23,13 @@ from monolith.hooks import (
 from monolith.testing import StepLoop
 
 pytestmark = pytest.mark.usefixtures("on_every_store")
+
+
+@pytest.fixture(scope="module", params=["local", "reference", pytest.param("pipe", marks=pytest.mark.slow)])
+def make_store(request: pytest.FixtureRequest) -> Iterator[StoreFactory]:
+    """Builds a store without servers: devices are modules here, and servers in tests/ps/test_lost_servers.py."""
+    with engine(request.param) as factory:
+        yield factory
 
 
 class Server(nn.Module):

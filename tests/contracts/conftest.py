@@ -12,14 +12,14 @@ import pytest
 # What tests of several folders share is imported by the name that mypy knows.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from contracts.engines import RANKS, SERVERS, STORES, StoreFactory, engine
+from contracts.engines import RANKS, SERVERS, SERVERS_HERE, STORES, StoreFactory, engine
 from monolith.tables import TableConfig
 from monolith.tables.store import Store
 
 _ELSEWHERE = ("pipe", *SERVERS, *RANKS)
 """Engines that are in other processes: the full tier has them."""
 _ENGINES = [
-    *(name for name in STORES if name not in _ELSEWHERE),
+    *(name for name in (*STORES, *SERVERS_HERE) if name not in _ELSEWHERE),
     *(pytest.param(name, marks=pytest.mark.slow) for name in _ELSEWHERE),
 ]
 

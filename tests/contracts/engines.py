@@ -15,33 +15,33 @@ from contracts.pipe_store import PipeHost, PipeStore
 from contracts.rank_processes import rank_processes
 from hooks.server.certificates import make_certificate
 from monolith.ps import PsCluster, PsStore
-from monolith.tables import LocalShards, LocalStore, Segment, TableConfig
+from monolith.tables import LocalStore, Segment, TableConfig
 from monolith.tables.store import Store
 from monolith.testing import create_test_ps_cluster
-from monolith.testing.ps_cluster import PsProcesses
 from monolith.testing.reference_store import ReferenceStore
+from ps.server_fixtures import cluster_here
 
 StoreFactory = Callable[[Mapping[str, TableConfig]], Store]
 
 STORES: dict[str, StoreFactory] = {
     "reference": ReferenceStore,
     "local": LocalStore,
-    "one shard": partial(LocalShards, num_shards=1),
-    "three shards": partial(LocalShards, num_shards=3),
     "pipe": PipeStore,
 }
+SERVERS_HERE = {"three servers here": 3}
+"""Engines that are parameter servers in this process, and how many. Three divide the 1024 buckets unevenly."""
 SERVERS = {"one server": 1, "three servers": 3, "two servers over TLS": 2}
-"""Engines that are parameter servers, and how many. Three divide the 1024 buckets unevenly."""
+"""Engines that are parameter servers in processes of their own, and how many."""
 RANKS = {"three ranks": 3}
 """Engines that are ranks of a synchronous run, and how many."""
 _SHARE_OF_EXAMPLES = 1 / 3
-"""Of random programs, for engines that are in other processes: all run the same ones, and there each takes a second."""
+"""Of random programs, for engines that are behind connections: all run the same ones, and there each takes a second."""
 
 
 def examples(name: str, *, most: int) -> settings:
     """How many random programs an engine runs; machines differ in speed, so none is too slow."""
-    is_elsewhere = name in SERVERS or name in RANKS
-    number = round(_SHARE_OF_EXAMPLES * most) if is_elsewhere else most
+    is_remote = name in {*SERVERS_HERE, *SERVERS, *RANKS}
+    number = round(_SHARE_OF_EXAMPLES * most) if is_remote else most
     return settings(max_examples=number, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -59,20 +59,25 @@ class ServedStore(PsStore):
 
 
 @contextmanager
-def _servers(name: str) -> Iterator[PsProcesses]:
+def _cluster(name: str) -> Iterator[PsCluster]:
+    if name in SERVERS_HERE:
+        with cluster_here(SERVERS_HERE[name]) as cluster:
+            yield cluster
+        return
     with ExitStack() as ended:
         options: dict[str, Path] = {}
         if name.endswith("TLS"):
             made = make_certificate(Path(ended.enter_context(TemporaryDirectory())), "server")
             options = {"tls_certificate": made.certificate, "tls_key": made.key}
-        yield ended.enter_context(create_test_ps_cluster(SERVERS[name], **options))
+        _, config = ended.enter_context(create_test_ps_cluster(SERVERS[name], **options))
+        yield ended.enter_context(config.connect())
 
 
 @contextmanager
 def engine(name: str) -> Iterator[StoreFactory]:
     """Builds stores of one engine; those that are in another process share one, which takes seconds to start."""
-    if name in SERVERS:
-        with _servers(name) as (_, config), config.connect() as cluster:
+    if name in {*SERVERS_HERE, *SERVERS}:
+        with _cluster(name) as cluster:
             # What a cluster has for good, such as the way through TLS, is there before the first test looks.
             first = ServedStore({"first": TableConfig([Segment(1)])}, cluster=cluster)
             first.join(worker=0)
@@ -88,3 +93,16 @@ def engine(name: str) -> Iterator[StoreFactory]:
         return
     with closing(PipeHost()) as host:
         yield partial(PipeStore, host=host)
+
+
+@contextmanager
+def stores_of(name: str) -> Iterator[StoreFactory]:
+    """Builds stores of one engine, which are closed at the end."""
+    with engine(name) as factory, ExitStack() as closed:
+
+        def make(configs: Mapping[str, TableConfig]) -> Store:
+            store = factory(configs)
+            closed.callback(store.close)
+            return store
+
+        yield make

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from contracts.engines import StoreFactory
+from contracts.engines import StoreFactory, stores_of
 from contracts.one_worker import ONE_TABLE, Worker, stamp
-from monolith.tables import LocalShards, LocalStore, Segment, TableConfig
+from monolith.tables import Segment, TableConfig
 from monolith.tables.batch import Update
 from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS
@@ -158,9 +158,9 @@ def test_updates_remove_what_has_expired_by_the_newest_time_of_all_tables(new_st
     assert session.evict(now=time) == 0
 
 
-def test_it_warns_once(caplog: pytest.LogCaptureFixture) -> None:
-    for make in (LocalStore, lambda configs: LocalShards(configs, num_shards=2)):
-        caplog.clear()
+@pytest.mark.parametrize("name", ["local", "three servers here"])
+def test_it_warns_once(caplog: pytest.LogCaptureFixture, name: str) -> None:
+    with stores_of(name) as make:
         _, worker = filled(make)
         with caplog.at_level(logging.WARNING):
             for _ in range(3):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import monolith as ml
+from contracts.engines import StoreFactory, stores_of
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.tables import LocalShards, LocalStore
 from monolith.tables.snapshot import restore, save
 
 SGD = ml.row_optimizers.Sgd(learning_rate=1.0)
@@ -41,9 +41,15 @@ def values(emb: ml.Embeddings, name: str, ids: list[int]) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("store", [LocalStore, partial(LocalShards, num_shards=3)], ids=["one", "three shards"])
-def test_equal_ids_of_slots_in_one_table_have_rows_of_their_own(store: Any) -> None:
-    emb = make("user", "item", "tag", store=store)
+@pytest.fixture(params=["local", "three servers here"])
+def make_store(request: pytest.FixtureRequest) -> Iterator[StoreFactory]:
+    """Builds a store with one owner of all rows, or with three."""
+    with stores_of(request.param) as factory:
+        yield factory
+
+
+def test_equal_ids_of_slots_in_one_table_have_rows_of_their_own(make_store: StoreFactory) -> None:
+    emb = make("user", "item", "tag", store=make_store)
     assert list(emb.tables) == ["2-sgd"]
     for place, name in enumerate(emb.slots):
         teach(emb, **{name: {number: 100.0 * place + n + 1 for n, number in enumerate(EDGES)}})
@@ -96,14 +102,15 @@ def test_rows_that_were_saved_as_raw_are_those_of_the_default(tmp_path: Path) ->
     assert values(before, "user", [0]) == [1.0]
 
 
-@pytest.mark.parametrize("store", [LocalStore, partial(LocalShards, num_shards=5)], ids=["one", "five shards"])
 @pytest.mark.parametrize("names", [("b", "d"), ("a", "b", "c", "d", "e"), ("d",), ("e", "d", "c", "b")])
-def test_slots_may_come_and_go_between_two_runs(tmp_path: Path, store: Any, names: tuple[str, ...]) -> None:
+def test_slots_may_come_and_go_between_two_runs(
+    tmp_path: Path, make_store: StoreFactory, names: tuple[str, ...]
+) -> None:
     before = make("b", "c", "d")
     for place, name in enumerate(before.slots):
         teach(before, **{name: {number: 100.0 * place + n + 1 for n, number in enumerate(EDGES)}})
     save(before.store, tmp_path / "rows", num_files=3)
-    after = make(*names, store=store)
+    after = make(*names, store=make_store)
     restore(after.store, tmp_path / "rows")
     after.load_state_dict(before.state_dict())
     for name in names:

@@ -11,8 +11,9 @@ import monolith as ml
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.nn import import_dump
 from monolith.nn.embeddings.merge import original_table_names
-from monolith.tables import HashTable, LocalShards, Segment, TableConfig, TableGroup
+from monolith.tables import HashTable, Segment, TableConfig, TableGroup
 from monolith.tables.formats.entry_dump import export_entry_dump, export_group_entry_dump
+from monolith.testing import ReferenceStore
 
 ADAGRAD = ml.row_optimizers.Adagrad(learning_rate=0.1, initial_accumulator_value=0.5)
 SIGNATURES = torch.tensor([1, 2, 2**48 - 1])
@@ -98,6 +99,6 @@ def test_files_that_are_missing_are_named(tmp_path: Path) -> None:
 
 
 def test_rows_of_other_engines_are_refused_with_the_way_out(tmp_path: Path) -> None:
-    emb = ml.Embeddings({"user": ml.Slot(2)}, store=lambda configs: LocalShards(configs, num_shards=2))
-    with pytest.raises(FailedPreconditionError, match=r"got LocalShards; use a model with a LocalStore, save it"):
+    emb = ml.Embeddings({"user": ml.Slot(2)}, store=ReferenceStore)
+    with pytest.raises(FailedPreconditionError, match=r"got ReferenceStore; use a model with a LocalStore, save it"):
         import_dump(emb, tmp_path / "dump")

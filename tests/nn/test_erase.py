@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import monolith as ml
+from contracts.engines import stores_of
 from monolith.errors import InvalidArgumentError
 from monolith.ids import pack_v2
-from monolith.tables import HashTable, LocalShards, Segment, TableConfig, TableGroup
+from monolith.tables import HashTable, Segment, TableConfig, TableGroup
 from monolith.tables.filters import ProbabilisticFilter
 
 BATCH = {
@@ -44,12 +45,13 @@ def step(emb: ml.Embeddings) -> None:
     emb.step()
 
 
-@pytest.mark.parametrize("store", [None, lambda configs: LocalShards(configs, num_shards=3)])
-def test_rows_are_counted_by_slot(store: Any) -> None:
-    emb = model(store=store)
-    assert emb.num_rows_by_slot() == ROWS
-    emb.erase("user", [7, 8, -3])
-    assert emb.num_rows_by_slot() == ROWS | {"user": 0}
+@pytest.mark.parametrize("name", ["local", "three servers here"])
+def test_rows_are_counted_by_slot(name: str) -> None:
+    with stores_of(name) as make:
+        emb = model(store=make)
+        assert emb.num_rows_by_slot() == ROWS
+        emb.erase("user", [7, 8, -3])
+        assert emb.num_rows_by_slot() == ROWS | {"user": 0}
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 import monolith as ml
+from contracts.engines import stores_of
 from monolith.errors import InvalidArgumentError
 from monolith.nn import row_assignment
-from monolith.tables import LocalShards, LocalStore, TableGroup
+from monolith.tables import LocalStore, TableGroup
 from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS
 from nn.conftest import StoreFactory
@@ -82,11 +83,12 @@ def test_assigned_rows_bypass_admission() -> None:
 @pytest.mark.parametrize("held", [1, 2], ids=lambda rows: f"{rows}-rows-at-once")
 def test_many_batches_and_several_owners_make_no_difference(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
     monkeypatch.setattr(row_assignment, "_BATCH_BYTES", held * 16)
-    emb = make(lambda configs: LocalShards(configs, num_shards=3))
-    ids = torch.randperm(500)
-    vectors = torch.randn(500, 2)
-    emb.assign("item", ids, vectors)
-    assert torch.equal(emb.lookup("item", ids), vectors)
+    with stores_of("three servers here") as open_store:
+        emb = make(open_store)
+        ids = torch.randperm(500)
+        vectors = torch.randn(500, 2)
+        emb.assign("item", ids, vectors)
+        assert torch.equal(emb.lookup("item", ids), vectors)
 
 
 def test_slots_of_every_layout_and_those_that_share() -> None:

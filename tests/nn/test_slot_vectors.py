@@ -12,10 +12,10 @@ import pytest
 import torch
 
 import monolith as ml
+from contracts.engines import stores_of
 from monolith.errors import InvalidArgumentError, NotFoundError
 from monolith.nn import slot_vectors
 from monolith.nn.slot_vectors import write_npz
-from monolith.tables import LocalShards
 from nn.conftest import StoreFactory
 
 IDS = {
@@ -57,8 +57,9 @@ def test_a_slot_that_shares_has_the_rows_of_the_other() -> None:
 
 
 def test_rows_of_several_owners_come_in_one_order() -> None:
-    emb = trained(lambda configs: LocalShards(configs, num_shards=3))
-    assert emb.vectors("item").ids.tolist() == sorted(IDS["raw"].tolist())
+    with stores_of("three servers here") as make:
+        emb = trained(make)
+        assert emb.vectors("item").ids.tolist() == sorted(IDS["raw"].tolist())
 
 
 def test_vectors_are_a_copy_of_one_point_in_time() -> None:

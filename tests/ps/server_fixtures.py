@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 from contracts.one_worker import ONE_TABLE
 from monolith.ps import PsCluster, PsServer, PsStore
+from monolith.tables import TableConfig
 
 
 @contextmanager
@@ -17,11 +19,25 @@ def running(num_ps: int, *, token: str | None = None) -> Iterator[list[PsServer]
 
 
 @contextmanager
-def store_of(servers: list[PsServer], *, timeout_seconds: float = 60.0) -> Iterator[PsStore]:
-    """A store of one table."""
+def cluster_here(num_ps: int) -> Iterator[PsCluster]:
+    """A client of so many servers of this process. No call starts a further thread: many tests may share it."""
+    with running(num_ps) as servers, PsCluster([server.address for server in servers]) as cluster:
+        for server in servers:
+            threads = server._threads
+            all_started = threading.Barrier(threads._max_workers)
+            for started in [threads.submit(all_started.wait) for _ in range(all_started.parties)]:
+                started.result()
+        yield cluster
+
+
+@contextmanager
+def store_of(
+    servers: list[PsServer], tables: Mapping[str, TableConfig] = ONE_TABLE, *, timeout_seconds: float = 60.0
+) -> Iterator[PsStore]:
+    """A store, by default of one table."""
     addresses = [server.address for server in servers]
     with PsCluster(addresses, timeout_seconds=timeout_seconds) as cluster:
-        store = PsStore(ONE_TABLE, servers=cluster)
+        store = PsStore(tables, servers=cluster)
         try:
             yield store
         finally:

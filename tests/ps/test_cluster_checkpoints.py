@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import pytest
+import torch
 
-from checkpoint.runs import Run, whole
+from checkpoint.runs import Run, tables_of, whole
 from monolith.checkpoint import Saver
+from monolith.checkpoint.restore.store_restore import restore_table_assets, save_table_assets
 from monolith.cli import main
-from monolith.nn.table_defaults import TableDefaults, use_table_defaults
+from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.ps import PsCluster
-from monolith.tables import LocalShards, LocalStore
 from ps.served import served
 
-Place: TypeAlias = int | Literal["process", "shards"]
-"""Where rows are: on so many servers, in this process, or there in three parts."""
+Place: TypeAlias = int | Literal["process"]
+"""Where rows are: on so many servers, or in this process."""
 
-PLACES: tuple[Place, ...] = ("process", "shards", 1, 2, 3, 5)
+PLACES: tuple[Place, ...] = ("process", 1, 2, 3, 5)
 WIDE = 0x1E3779B97F4A7C15
 """Makes ids of 64 bits of small ones: their keys do not tell their buckets."""
 
@@ -35,9 +36,7 @@ def rows_at(place: Place, clusters: Clusters) -> Iterator[None]:
         with served(clusters[place]):
             yield
         return
-    store = LocalStore if place == "process" else partial(LocalShards, num_shards=3)
-    with use_table_defaults(TableDefaults(store=store)):
-        yield
+    yield
 
 
 class Saved:
@@ -92,14 +91,72 @@ def test_all_places_train_the_same(saved: Saved) -> None:
     assert len({kind for kind, *_ in blocks}) == 2  # rows, and what admission has counted
 
 
-def test_files_are_those_of_one_process_with_as_many_owners(saved: Saved) -> None:
+def test_files_hold_the_buckets_of_their_owners_and_the_rows_of_all(saved: Saved) -> None:
     def files(place: Place) -> dict[str, bytes]:
         folder = saved.of(place)[0]
-        return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.rows")}
+        return {path.name[8:17]: path.read_bytes() for path in sorted(folder.rglob("*.rows"))}
 
-    assert files(3) == files("shards")
     assert files(1) == files("process")
-    assert len(files(5)) == 5
+    assert list(files(1)) == ["0000-1024"]
+    assert list(files(3)) == ["0000-0342", "0342-0683", "0683-1024"]
+    assert list(files(5)) == ["0000-0205", "0205-0410", "0410-0615", "0615-0820", "0820-1024"]
+    counts = {(saved.of(place)[0] / "ckpt.info-6").read_text() for place in PLACES}
+    assert len(counts) == 1
+
+
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_damaged_file_of_one_owner_changes_nothing(
+    saved: Saved, clusters: Clusters, tmp_path: Path, number: int
+) -> None:
+    folder = shutil.copytree(saved.of(3)[0], tmp_path / "damaged")
+    file = sorted(folder.rglob("*.rows"))[number]
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    for after in PLACES:
+        with rows_at(after, clusters):
+            other = Run(seed=5, min_count=2, id_factor=WIDE)
+            other.steps(3)
+            held = whole(other)
+            with pytest.raises(DataLossError, match=file.name):
+                Saver(folder).restore(other.state, str(folder / "model.ckpt-6"))
+            assert whole(other) == held
+
+
+def test_a_background_save_holds_the_cut(clusters: Clusters, tmp_path: Path) -> None:
+    with rows_at(3, clusters), Saver(tmp_path, background=True) as saver:
+        run = Run()
+        run.steps(4)
+        at_save = whole(run)
+        saver.save(run.state)
+        run.steps(6)
+        saver.wait()
+    other = Run()
+    Saver(tmp_path).restore(other.state)
+    assert whole(other) == at_save
+
+
+def test_tables_alone_are_restored_on_any_number_of_servers(clusters: Clusters, tmp_path: Path) -> None:
+    with rows_at(3, clusters):
+        run = Run()
+        run.steps(4)
+        save_table_assets(run.state, str(tmp_path / "model.ckpt-4"))
+        rows = tables_of(run.model.emb.store)
+    for after in PLACES:
+        with rows_at(after, clusters):
+            other = Run(seed=3)
+            assert restore_table_assets(other.state, str(tmp_path / "model.ckpt")) == str(tmp_path / "model.ckpt-4")
+            assert tables_of(other.model.emb.store) == rows
+
+
+def test_a_save_that_fails_releases_the_cut_of_every_server(clusters: Clusters, tmp_path: Path) -> None:
+    with rows_at(3, clusters):
+        run = Run()
+        run.steps(2)
+        run.model.register_buffer("@reserved", torch.zeros(1))
+        with Saver(tmp_path) as saver, pytest.raises(InvalidArgumentError, match="@ is reserved"):
+            saver.save(run.state)
+        run.model.emb.store.cut().release()
 
 
 @pytest.mark.parametrize("place", [1, 3])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from contracts.one_worker import ONE_TABLE, Worker, rows_of, stamp
 from monolith import _core
 from monolith.errors import FailedPreconditionError
 from monolith.ps import PsCluster
-from monolith.tables import LocalShards, LocalStore
+from monolith.tables import LocalStore
 from monolith.tables.history import OwnerClock
 from monolith.tables.store import Store
 from ps.served import Served
@@ -21,16 +22,14 @@ BUCKETS = _core.bucket_of(np.arange(100)).tolist()
 FIRST, SECOND = (next(number for number, bucket in enumerate(BUCKETS) if bucket in half) for half in HALVES)
 
 
-@pytest.fixture(params=["servers", "shards"])
-def store(request: pytest.FixtureRequest, clusters: Mapping[int, PsCluster]) -> Iterator[Store]:
+@pytest.fixture
+def store(clusters: Mapping[int, PsCluster]) -> Iterator[Store]:
     """Two owners: the first has batch 2 of worker 0 as its last one, the second batch 5."""
-    served = Served(clusters[2])
-    made: Store = LocalShards(ONE_TABLE, num_shards=2) if request.param == "shards" else served(ONE_TABLE)
-    clocks = [OwnerClock(half, {0: stamp(seq)}) for half, seq in zip(HALVES, (2, 5), strict=True)]
-    made.resume(applied=clocks, generation=0)
-    yield made
-    if request.param == "servers":
-        served.close()
+    with closing(Served(clusters[2])) as served:
+        made = served(ONE_TABLE)
+        clocks = [OwnerClock(half, {0: stamp(seq)}) for half, seq in zip(HALVES, (2, 5), strict=True)]
+        made.resume(applied=clocks, generation=0)
+        yield made
 
 
 def test_a_joining_worker_receives_what_each_owner_has(store: Store) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from monolith.tables import HashTable, LocalShards, LocalStore, Segment, TableConfig, TableGroup, snapshot
+from contracts.engines import stores_of
+from monolith.tables import HashTable, LocalStore, Segment, TableConfig, TableGroup, snapshot
 from monolith.tables.filters import ProbabilisticFilter
 from monolith.tables.formats.row_block import BlockKind, RowBlock
 from monolith.tables.store import Store
@@ -65,11 +66,14 @@ def test_offers_are_those_of_the_id_whatever_else_is_offered() -> None:
     assert sorted(alone.ids().tolist()) == sorted(key for key in beside.ids().tolist() if key < 100)
 
 
+_OFFERED = range(40)
+
+
 def _blocks(store: Store) -> list[RowBlock]:
     schema = store.schema.tables[0]
     payload = bytes(4 * schema.dim + schema.state_bytes)
     by_bucket: dict[int, list[tuple[int, int, bytes]]] = {}
-    for key in range(400):
+    for key in _OFFERED:
         by_bucket.setdefault(bucket_of_id(key), []).append((key, 0, payload))
     return [
         build_block(BlockKind.FULL, digest=schema.digest, table=0, bucket=bucket, epoch=0, rows=rows)
@@ -89,18 +93,19 @@ def _ids(store: Store) -> list[int]:
     return sorted(key for block in blocks if block.kind is BlockKind.FULL for key in block.keys.tolist())
 
 
-@pytest.mark.parametrize("num_shards", [0, 3])
-def test_a_restored_store_resumes_where_the_saved_one_stood(num_shards: int, tmp_path: Path) -> None:
-    whole, saved = LocalStore({"t": CONFIG}), LocalShards({"t": CONFIG}, num_shards=2)
-    restored = LocalShards({"t": CONFIG}, num_shards=num_shards) if num_shards else LocalStore({"t": CONFIG})
-    _offer(whole, 5)
-    _offer(saved, 5)
-    assert _ids(saved) == _ids(whole)
-    with saved.cut() as cut:
-        _offer(saved, 3)  # which the cut does not see
-        snapshot.save_cut(cut, saved.schema, tmp_path / "snapshot", drop_expired=False, generation=0)
-    snapshot.restore(restored, tmp_path / "snapshot")
-    for store in (whole, restored):
-        _offer(store, 5)
-    assert _ids(restored) == _ids(whole)
-    assert 0 < len(_ids(whole)) < 400
+@pytest.mark.parametrize("engines", [("three servers here", "local"), ("local", "three servers here")])
+def test_a_restored_store_resumes_where_the_saved_one_stood(engines: tuple[str, str], tmp_path: Path) -> None:
+    whole = LocalStore({"t": CONFIG})
+    with stores_of(engines[0]) as make, stores_of(engines[1]) as make_other:
+        saved, restored = make({"t": CONFIG}), make_other({"t": CONFIG})
+        _offer(whole, 3)
+        _offer(saved, 3)
+        assert _ids(saved) == _ids(whole)
+        with saved.cut() as cut:
+            _offer(saved, 1)  # which the cut does not see
+            snapshot.save_cut(cut, saved.schema, tmp_path / "snapshot", drop_expired=False, generation=0)
+        snapshot.restore(restored, tmp_path / "snapshot")
+        for store in (whole, restored):
+            _offer(store, 3)
+        assert _ids(restored) == _ids(whole)
+        assert 0 < len(_ids(whole)) < len(_OFFERED)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from monolith.tables import BatchStamp, HashTable, LocalShards, Segment, TableConfig, TouchedKeySet, Update
+from monolith.tables import BatchStamp, HashTable, LocalStore, Segment, TableConfig, TouchedKeySet, Update
 from monolith.tables.initializers import Zeros
 from monolith.tables.row_optimizers import Sgd
 
@@ -109,14 +109,14 @@ def test_children_forked_during_updates_get_consistent_tables() -> None:
     use_everything(table)
 
 
-def test_children_forked_during_updates_of_shards_see_the_same_updates_in_all_of_them() -> None:
+def test_children_forked_during_updates_of_a_worker_see_complete_updates() -> None:
     config = TableConfig([Segment(1, optimizer=Sgd(learning_rate=1.0), initializer=Zeros())])
-    store = LocalShards({"table": config}, num_shards=3)
+    store = LocalStore({"table": config})
     session = store.join(0)
     ids, splits = torch.from_numpy(IDS), torch.tensor([0, len(IDS)])
     seqs = itertools.count()
 
-    def learn_by_shards() -> None:
+    def push() -> None:
         seq = next(seqs)
         plan = store.plan(ids, splits, stamp=BatchStamp(worker=0, seq=seq))
         rule = Update(previous=seq - 1, step=seq, learning_rates=torch.tensor([1.0]), times=1)
@@ -128,8 +128,8 @@ def test_children_forked_during_updates_of_shards_see_the_same_updates_in_all_of
         store.join(1)
         store.cut().release()
 
-    learn_by_shards()
-    with busy(learn_by_shards):
+    push()
+    with busy(push):
         codes = [exit_code_of_child(look) for _ in range(8)]
     assert codes == [0] * len(codes)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables import (
     BatchStamp,
     BlockKind,
-    LocalShards,
     LocalStore,
     Segment,
     TableConfig,
@@ -98,21 +96,21 @@ def test_a_read_is_quantised_for_the_given_step() -> None:
 def test_rows_that_changed_meanwhile_are_compensated_for() -> None:
     rule = DelayCompensated(Sgd(learning_rate=1.0), 0.5)
     configs = {"a": TableConfig([Segment(1)]), "b": TableConfig([Segment(2, optimizer=rule)])}
-    for store in (LocalStore(configs), LocalShards(configs, num_shards=3)):
-        slow, quick = store.join(0), store.join(1)
-        splits = torch.tensor([0, 2, 4])
-        ids = torch.tensor([1, 2, 1, 2])
-        plans = [each.plan(ids, splits, stamp=BatchStamp(worker=each.worker, seq=0)) for each in (slow, quick)]
-        ones = torch.ones(6)
-        rates = torch.ones(2)
-        seen = slow.read(plans[0], after=-1, step=0, train=True).result().values
-        table_of_value = plans[0].tables.repeat_interleave(torch.tensor([1, 2])[plans[0].tables])
-        quick.apply([(plans[1], ones)], Update(previous=-1, step=0, learning_rates=rates, times=0)).result()
-        update = Update(previous=-1, step=0, learning_rates=rates, times=0, latest=[seen[table_of_value == 1]])
-        slow.apply([(plans[0], ones)], update).result()
-        values = store.read(plans[0], step=1).result().values
-        # -1 by the quick one; then 1 + 0.5 * 1 * (-1 - 0) = 0.5
-        assert torch.equal(values, torch.tensor([-2.0, -1.5])[table_of_value])
+    store = LocalStore(configs)
+    slow, quick = store.join(0), store.join(1)
+    splits = torch.tensor([0, 2, 4])
+    ids = torch.tensor([1, 2, 1, 2])
+    plans = [each.plan(ids, splits, stamp=BatchStamp(worker=each.worker, seq=0)) for each in (slow, quick)]
+    ones = torch.ones(6)
+    rates = torch.ones(2)
+    seen = slow.read(plans[0], after=-1, step=0, train=True).result().values
+    table_of_value = plans[0].tables.repeat_interleave(torch.tensor([1, 2])[plans[0].tables])
+    quick.apply([(plans[1], ones)], Update(previous=-1, step=0, learning_rates=rates, times=0)).result()
+    update = Update(previous=-1, step=0, learning_rates=rates, times=0, latest=[seen[table_of_value == 1]])
+    slow.apply([(plans[0], ones)], update).result()
+    values = store.read(plans[0], step=1).result().values
+    # -1 by the quick one; then 1 + 0.5 * 1 * (-1 - 0) = 0.5
+    assert torch.equal(values, torch.tensor([-2.0, -1.5])[table_of_value])
 
 
 def test_a_worker_that_joins_again_resumes_and_its_older_incarnation_is_rejected() -> None:
@@ -151,9 +149,8 @@ def test_loading_blocks_does_not_describe_the_schema_for_each(monkeypatch: pytes
     assert described == []
 
 
-@pytest.mark.parametrize("make", [LocalStore, partial(LocalShards, num_shards=2)])
-def test_latest_rows_that_do_not_go_with_the_plans_are_refused(make: Any) -> None:
-    store = make({"user": TableConfig([Segment(1)])})
+def test_latest_rows_that_do_not_go_with_the_plans_are_refused() -> None:
+    store = LocalStore({"user": TableConfig([Segment(1)])})
     session = store.join(0)
     plan = session.plan(IDS, SPLITS, stamp=BatchStamp(worker=0, seq=0))
     with pytest.raises(InvalidArgumentError, match=r"latest must have one tensor per plan \(1\), got 0"):

@@ -58,7 +58,7 @@ from .keyed_rows import buckets_of_keys as buckets_of_keys
 from .keyed_rows import keys_in as keys_in
 from .keyed_rows import read_keyed as read_keyed
 from .keyed_rows import write_keyed as write_keyed
-from .local.shards import LocalShards as LocalShards
+from .local.store import LocalShards as LocalShards
 from .local.store import LocalStore as LocalStore
 from .row_optimizers import Adagrad as Adagrad
 from .row_optimizers import Ftrl as Ftrl

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from monolith import _core
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import numpy as np
     from numpy.typing import NDArray
 
 _LOG = logging.getLogger(__name__)
-_ALL_TABLES = -1
 
 
 class BoundedTimes(NamedTuple):
@@ -79,10 +77,3 @@ class EventClock:
                 len(bounded.times),
                 int(bounded.times.max()),
             )
-
-
-def newest_time_of(cores: Sequence[_core.Group]) -> Callable[[], int]:
-    """Returns a function that returns the newest time of all tables of some groups."""
-    if len(cores) == 1:
-        return partial(cores[0].newest_time, _ALL_TABLES)
-    return lambda: max(core.newest_time(_ALL_TABLES) for core in cores)

@@ -32,7 +32,7 @@ class Context:
     """The place of this process in a job."""
 
     num_ps: int = 0
-    """Parameter servers; 0: the tables of this process are in one piece."""
+    """Parameter servers, as the options of the run give them; a run of one process starts none."""
     ps_index: int = 0
     """Which of them this is, if it is one."""
     num_workers: int = 1

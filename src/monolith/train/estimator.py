@@ -130,7 +130,7 @@ class Estimator(Closing):
     ) -> str:
         """Writes a version of the model below the model directory, and returns its folder.
 
-        In one piece, or with ``serving.export_mode`` DISTRIBUTED in as many parts as the rows have in training.
+        In one piece, or with ``serving.export_mode`` DISTRIBUTED in as many parts as `num_ps`, or as ranks with rows.
         Requests may have any number of examples.
 
         Args:

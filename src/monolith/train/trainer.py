@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from typing import TYPE_CHECKING, Any, overload
 
 from monolith.checkpoint import Saver, SaverConfig, keep_best, prefix_of
@@ -14,7 +13,6 @@ from monolith.files import join
 from monolith.hooks import Evaluation, SetCurrentSessionHook
 from monolith.nn import TableDefaults, use_table_defaults
 from monolith.observe import use_metric_name
-from monolith.tables.local import LocalShards
 from monolith.train._dense_step import require_servers
 from monolith.train._rank_run import (
     config_of_rank,
@@ -457,13 +455,11 @@ class Trainer:
             model_name=self._model_name,
             server_type="worker",
         )
-        num_ps, seconds = config.tables.num_ps, config.tables.evict_every_seconds
-        has_servers = self._job is not None or self._row_servers is not None
+        evicts_by_steps = config.tables.evict_every_steps is not None
         tables = TableDefaults(
             admission=config.tables.admission,
             initial_capacity=config.tables.initial_capacity,
-            evict_every_seconds=0 if config.tables.evict_every_steps is not None else seconds,
-            store=functools.partial(LocalShards, num_shards=num_ps) if num_ps > 1 and not has_servers else None,
+            evict_every_seconds=0 if evicts_by_steps else config.tables.evict_every_seconds,
         )
         with use_context(context), use_table_defaults(tables), use_metric_name(config.reporting.job_name):
             yield

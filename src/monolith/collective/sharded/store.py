@@ -183,7 +183,7 @@ class ShardedStore(NativeStore[ShardedPlan]):
         self._bounds = [(buckets.start, buckets.stop) for buckets in self.owned]
         self.plans = OpenPlans(_SUBJECT)
         """Open training plans of this rank."""
-        self._history = LocalHistory([self.native.core], [own], _SUBJECT)
+        self._history = LocalHistory(self.native.core, own, _SUBJECT)
         self._owner = RowOwner(self._local, own, self._wire.size)
         self.exchange = RowExchange(self._calls.lock_step, self.native, self._owner, _SUBJECT)
         self._reads = RankReads(self.exchange, name=name)

@@ -14,8 +14,7 @@ from .plan import NativeStore as NativeStore
 from .plan import OpenPlans as OpenPlans
 from .plan import RemotePlan as RemotePlan
 from .restore import LocalRestore as LocalRestore
-from .shard_plan import split_batch as split_batch
-from .shards import LocalShards as LocalShards
+from .split_batch import split_batch as split_batch
 from .store import LocalStore as LocalStore
 from .store import agreed_stamps as agreed_stamps
 from .update import MergedUpdate as MergedUpdate

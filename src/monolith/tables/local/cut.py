@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from monolith import _core
@@ -21,7 +20,7 @@ from monolith.tables.history import (
 from monolith.tables.local.history import row_blocks
 from monolith.tables.local.joined import stamp_from_core
 from monolith.tables.snapshot.files import bucket_ranges, file_name
-from monolith.tables.snapshot.location import remove_written, writing_folder
+from monolith.tables.snapshot.location import writing_folder
 from monolith.tables.snapshot.manifest import FileEntry
 
 if TYPE_CHECKING:
@@ -130,54 +129,6 @@ class LocalCut(Cut):
         return min(_MOST_FILES, len(self._owned), max(threads, math.ceil(expected / _FILE_BYTES)))
 
 
-class ShardsCut(Cut):
-    """`monolith.tables.Cut` of several owners at the same epoch."""
-
-    def __init__(self, cuts: Sequence[LocalCut]) -> None:
-        self._cuts = cuts
-
-    @property
-    def mark(self) -> ChangePosition:
-        """Position of the cut in the history; all owners have the same epochs."""
-        return self._cuts[0].mark
-
-    @property
-    def applied(self) -> Sequence[OwnerClock]:
-        """The last batch of every worker at each owner."""
-        return tuple(chain.from_iterable(cut.applied for cut in self._cuts))
-
-    @property
-    def rows(self) -> Mapping[str, int]:
-        """Table -> its rows."""
-        return _sum([cut.rows for cut in self._cuts])
-
-    def blocks(
-        self, buckets: range = ALL_BUCKETS, *, state: bool = True, since: ChangePosition | None = None
-    ) -> Iterator[RowBlock]:
-        """Yields the blocks; each bucket once per cut."""
-        return chain.from_iterable([cut.blocks(buckets, state=state, since=since) for cut in self._cuts])
-
-    def write(self, folder: str, rules: SnapshotWriteConfig, *, transfer: _core.Transfer | None = None) -> WrittenRows:
-        """Writes the bucket files of all owners."""
-        written: list[WrittenRows] = []
-        try:
-            written.extend(cut.write(folder, rules, transfer=transfer) for cut in self._cuts)
-        except BaseException:  # an owner removes its own files when it fails, not those of others
-            remove_written(folder, chain.from_iterable(part.files for part in written))
-            raise
-        newest = [part.newest_times for part in written]
-        return WrittenRows(
-            files=list(chain.from_iterable(part.files for part in written)),
-            rows=_sum([part.rows for part in written]),
-            newest_times={name: max(times[name] for times in newest) for name in newest[0]},
-        )
-
-    def release(self) -> None:
-        """Lets the shards discard the old row images."""
-        for cut in self._cuts:
-            cut.release()
-
-
 def _file_entry(info: _core.SnapshotFileInfo) -> FileEntry:
     begin, end = info.buckets
     return FileEntry(
@@ -188,7 +139,3 @@ def _file_entry(info: _core.SnapshotFileInfo) -> FileEntry:
         index_crc32c=info.index_crc,
         rows=sum(info.rows_by_table.values()),
     )
-
-
-def _sum(parts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    return {name: sum(part[name] for part in parts) for name in parts[0]}

@@ -1,10 +1,9 @@
-"""Marks and change readers of the rows in this process, for one native group or several that share the buckets."""
+"""Marks and change readers of the rows of one native group in this process."""
 
 from __future__ import annotations
 
 import secrets
 import threading
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
@@ -13,7 +12,7 @@ from monolith.tables.formats.row_block import PackedBlocks, RowBlock
 from monolith.tables.history import ALL_BUCKETS, ChangePosition, bucket_bounds, shared_buckets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from monolith import _core
 
@@ -30,12 +29,12 @@ def row_blocks(source: _core.BlockIterator) -> Iterator[RowBlock]:
 class LocalHistory:
     """The identity of the store's current run, its change readers, and the position of each. Thread-safe.
 
-    All groups have the same epochs: every mark and every cut closes one in each. The groups discard the history that
-    the slowest reader has read, and that the owner has recorded; without readers they keep no history at all.
+    Every mark and every cut closes an epoch. The group discards the history that the slowest reader has read, and that
+    the owner has recorded; without readers it keeps no history at all.
     """
 
-    def __init__(self, groups: Sequence[_core.Group], owned: Sequence[range], subject: str) -> None:
-        self._groups = groups
+    def __init__(self, group: _core.Group, owned: range, subject: str) -> None:
+        self._group = group
         self._owned = owned
         self._subject = subject
         self._lock = fork_safe(threading.RLock())
@@ -70,14 +69,9 @@ class LocalHistory:
             self._life = life
 
     def mark(self) -> ChangePosition:
-        """Closes the present epoch of all groups."""
+        """Closes the present epoch."""
         with self._lock:
-            epochs = [group.mark() for group in self._groups]
-            # A cut that failed half way has closed an epoch in some of the groups.
-            for group, epoch in zip(self._groups, epochs, strict=True):
-                for _ in range(epoch, max(epochs)):
-                    group.mark()
-            return self.at(max(epochs))
+            return self.at(self._group.mark())
 
     def mark_at(self, epoch: int) -> None:
         """Closes epochs up to this one, if it is in the future: the last epoch of the owners elsewhere.
@@ -86,15 +80,14 @@ class LocalHistory:
             InvalidArgumentError: the epoch is implausibly far ahead.
         """
         with self._lock:
-            for group in self._groups:
-                missing = epoch - group.last_mark()
-                if missing > _MOST_MARKS:
-                    raise InvalidArgumentError(
-                        f"{self._subject}: mark {epoch} was requested, {missing} ahead of the last one; at most"
-                        f" {_MOST_MARKS} are made in one call"
-                    )
-                for _ in range(missing):
-                    group.mark()
+            missing = epoch - self._group.last_mark()
+            if missing > _MOST_MARKS:
+                raise InvalidArgumentError(
+                    f"{self._subject}: mark {epoch} was requested, {missing} ahead of the last one; at most"
+                    f" {_MOST_MARKS} are made in one call"
+                )
+            for _ in range(missing):
+                self._group.mark()
 
     def epoch_of(self, mark: ChangePosition) -> int:
         """Returns the epoch of a mark of the current run.
@@ -112,7 +105,7 @@ class LocalHistory:
                 f"{self._subject}: a mark of generation {mark.generation} is of another run of these tables,"
                 f" which are at generation {self._generation} after a rollback or a restart; start again from a cut"
             )
-        last = self._groups[0].last_mark()
+        last = self._group.last_mark()
         if not 0 <= mark.epoch <= last:
             raise FailedPreconditionError(
                 f"{self._subject}: mark {mark.epoch} has not happened yet, the last one is {last}"
@@ -121,21 +114,16 @@ class LocalHistory:
 
     def changes(self, since: int, *, state: bool, buckets: range = ALL_BUCKETS) -> Iterator[RowBlock]:
         """Yields tombstones and rows changed after an epoch, as they are now."""
-        bucket_bounds(buckets)
-        parts = [
-            row_blocks(group.changes(since, bucket_bounds(shared_buckets(owned, buckets)), state))
-            for group, owned in zip(self._groups, self._owned, strict=True)
-        ]
-        return chain.from_iterable(parts)
+        return row_blocks(self._group.changes(since, self._bounds(buckets), state))
 
     def packed_changes(self, since: int, *, state: bool, buckets: range) -> PackedBlocks:
         """Like `changes`, in one buffer."""
+        return PackedBlocks(self._group.packed_changes(since, self._bounds(buckets), state))
+
+    def _bounds(self, buckets: range) -> tuple[int, int]:
+        """Returns the bounds of the buckets that are the owner's."""
         bucket_bounds(buckets)
-        parts = [
-            group.packed_changes(since, bucket_bounds(shared_buckets(owned, buckets)), state)
-            for group, owned in zip(self._groups, self._owned, strict=True)
-        ]
-        return PackedBlocks(parts[0] if len(parts) == 1 else b"".join(parts))
+        return bucket_bounds(shared_buckets(self._owned, buckets))
 
     # Readers
 
@@ -238,18 +226,16 @@ class LocalHistory:
 
     def _stop_following(self) -> None:
         if not self._positions():
-            for group in self._groups:
-                group.follow_history(False)
+            self._group.follow_history(False)
 
     def _follow(self) -> None:
         if not self._positions():
-            for group in self._groups:
-                group.follow_history(True)
+            self._group.follow_history(True)
 
     def _require_kept(self, epoch: int) -> None:
         if epoch == 0:
             return  # everything: the rows themselves are the history
-        floor = max(group.history_floor() for group in self._groups)
+        floor = self._group.history_floor()
         if epoch < floor:
             raise FailedPreconditionError(
                 f"{self._subject}: the changes after mark {epoch} were discarded up to mark {floor}, because no reader"
@@ -260,9 +246,10 @@ class LocalHistory:
         """Discards what every reader has read, but nothing after an open cut: a reader may be opened at its mark."""
         with self._lock:
             positions = self._positions()
-            for group in self._groups if positions else ():
-                cut = group.open_cut_epoch()
-                group.truncate_history(min([*positions, *([] if cut is None else [cut])]))
+            if not positions:
+                return
+            cut = self._group.open_cut_epoch()
+            self._group.truncate_history(min([*positions, *([] if cut is None else [cut])]))
 
     def close(self) -> None:
         """Closes all readers."""
@@ -299,7 +286,7 @@ class LocalChangeReader:
         return self._history.changes(self._history.position_of(self), state=state, buckets=buckets)
 
     def packed_changes(self, *, state: bool, buckets: range = ALL_BUCKETS) -> PackedBlocks:
-        """Returns the blocks of `changes` in one buffer; calls the core once for each group."""
+        """Returns the blocks of `changes` in one buffer, by one call of the core."""
         return self._history.packed_changes(self._history.position_of(self), state=state, buckets=buckets)
 
     def advance(self, to: ChangePosition) -> None:

@@ -11,19 +11,16 @@ from monolith.errors import FailedPreconditionError
 from monolith.tables.arrays import new_rows, time_array
 from monolith.tables.batch import Applied, BatchStamp, Finished, made_from
 from monolith.tables.local.plan import LocalPlan, LocalRows, NativeSession
-from monolith.tables.local.update import prepare_update, require_finite, require_not_discarded
+from monolith.tables.local.update import prepare_update, require_not_discarded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import numpy as np
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from monolith.tables.batch import Pending, Plan, Rows, Update
     from monolith.tables.local.cut import LocalCut
     from monolith.tables.local.store import LocalStore
-    from monolith.tables.local.update import PreparedUpdate
 
 _SUBJECT = "local store"
 _PER_UNIQUE_ID = 1
@@ -60,52 +57,37 @@ class LocalWorkerSession(NativeSession[LocalPlan]):
 
     def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
         """Makes one optimizer step per id with the sum of its gradients; skips a batch that was applied before."""
-        clock = self._store.native.event_clock
-        num_ids = sum(self._own(plan).core.num_ids for plan, _ in updates)
-        bounded = clock.bounded(time_array(rule.times, (num_ids,), _SUBJECT))
-        applied = self.commit(self.prepare(updates, rule, bounded.times))
-        if not applied.duplicate:
-            clock.count(bounded)
-        return Finished(applied)
-
-    def prepare(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update, times: NDArray[np.int64]) -> PreparedUpdate:
-        """Does everything of `apply` except the update itself, with these times instead of those of the rule.
-
-        Raises for every argument that does not fit.
-        """
+        native = self._store.native
         plans = [self._own(plan) for plan, _ in updates]
-        gradients = [gradient for _, gradient in updates]
-        return prepare_update(
-            self._store.native, plans, gradients, rule, times, incarnation=self._incarnation, subject=_SUBJECT
+        num_ids = sum(plan.core.num_ids for plan in plans)
+        bounded = native.event_clock.bounded(time_array(rule.times, (num_ids,), _SUBJECT))
+        update = prepare_update(
+            native,
+            plans,
+            [gradient for _, gradient in updates],
+            rule,
+            bounded.times,
+            incarnation=self._incarnation,
+            subject=_SUBJECT,
         )
-
-    def require_applicable(self, update: PreparedUpdate) -> None:
-        """Raises what `commit` would raise, for a caller that commits to several stores or to none."""
-        if not self._core.is_duplicate([update.push]) and not update.is_known_finite:
-            require_finite(self._store.native, update.merged, update.scale)
-
-    def commit(self, update: PreparedUpdate, *, newest_time: int = 0) -> Applied:
-        """Applies the update, unless its batches were applied before.
-
-        `newest_time` is that of all parts of the update, where other stores have some of them.
-        """
-        require_not_discarded(update.plans, _SUBJECT)
+        require_not_discarded(plans, _SUBJECT)
         merged, layout = update.merged, (_PER_UNIQUE_ID, None, None)
         applied = self._core.apply(
             merged.plan,
             merged.gradient,
             *layout,
             update.rates,
-            update.rule.step,
+            rule.step,
             merged.times,
             update.scale,
             merged.latest,
             update.is_known_finite,
             [update.push],
-            newest_time=newest_time,
         )
-        self._store.plans.close_applied(update.plans)
-        return made_from(Applied, applied)
+        self._store.plans.close_applied(plans)
+        if not applied.duplicate:
+            native.event_clock.count(bounded)
+        return Finished(made_from(Applied, applied))
 
     def discard(self, plan: Plan) -> None:
         """Ends a training plan without an update."""

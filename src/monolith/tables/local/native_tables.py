@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 
 from monolith import _core
 from monolith.errors import InvalidArgumentError
-from monolith.tables.event_times import EventClock, newest_time_of
+from monolith.tables.event_times import EventClock
 from monolith.tables.schema import Schema, TableSchema, fnv1a_64
 from monolith.tables.table_config import sorted_by_name
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from monolith.tables.filters import AdmissionFilter
     from monolith.tables.table_config import TableConfig
 
+_ALL_TABLES = -1
+
 LearningRates: TypeAlias = "float | Floats"
 """One number per segment; a plain number for a table of one segment."""
 
@@ -35,7 +37,7 @@ class NativeTables:
         self.configs = sorted_by_name(configs)
         self.names = tuple(config.name for config in self.configs)
         self.core = build_core_group(self.configs)
-        self.event_clock = EventClock(newest_time_of([self.core]))
+        self.event_clock = EventClock(partial(self.core.newest_time, _ALL_TABLES))
         """For calls that take a complete batch; the times of a partial batch were bounded before."""
         self.identity = object()
         """Identifies plans of these tables."""

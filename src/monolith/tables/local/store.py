@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -62,7 +63,7 @@ class LocalStore(NativeStore[LocalPlan]):
         """The tables as the core keeps them; for `HashTable`, `TableGroup` and other engine code."""
         self.plans = OpenPlans(_SUBJECT)
         """Training plans that have not ended."""
-        self.history = LocalHistory([self.native.core], [ALL_BUCKETS], _SUBJECT)
+        self.history = LocalHistory(self.native.core, ALL_BUCKETS, _SUBJECT)
         """Marks and readers."""
 
     @property
@@ -201,6 +202,15 @@ class LocalStore(NativeStore[LocalPlan]):
     def close(self) -> None:
         """Ends the readers. The rows stay readable."""
         self.history.close()
+
+
+class LocalShards(LocalStore):
+    """Former name of `LocalStore`: rows of one process are no longer divided. Deprecated."""
+
+    def __init__(self, configs: Mapping[str, TableConfig], *, num_shards: int) -> None:  # noqa: ARG002 - ignored
+        text = "monolith.tables.LocalShards is deprecated and will be removed in the next version: use LocalStore"
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
+        super().__init__(configs)
 
 
 def agreed_stamps(applied: Sequence[OwnerClock], buckets: range) -> dict[int, BatchStamp]:

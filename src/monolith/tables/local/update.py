@@ -97,11 +97,11 @@ def _latest_of(
 ) -> list[NDArray[np.float32]] | None:
     if rule.latest is None:
         return None
-    require_latest_of_all(rule.latest, len(plans), subject)
+    _require_latest_of_all(rule.latest, len(plans), subject)
     if not any(native.uses_latest):
         return None
     return [
-        spread_latest(native, plan.core, float_array(latest, (num_latest(native, plan.core),), subject, "latest"))
+        spread_latest(native, plan.core, float_array(latest, (_num_latest(native, plan.core),), subject, "latest"))
         for plan, latest in zip(plans, rule.latest, strict=True)
     ]
 
@@ -181,7 +181,7 @@ def spread_latest(native: NativeTables, plan: _core.Plan, latest: NDArray[np.flo
     return spread
 
 
-def require_latest_of_all(latest: Sequence[object], num_plans: int, subject: str) -> None:
+def _require_latest_of_all(latest: Sequence[object], num_plans: int, subject: str) -> None:
     """Rejects latest rows that do not match the plans.
 
     Raises:
@@ -191,7 +191,7 @@ def require_latest_of_all(latest: Sequence[object], num_plans: int, subject: str
         raise InvalidArgumentError(f"{subject}: latest must have one tensor per plan ({num_plans}), got {len(latest)}")
 
 
-def num_latest(native: NativeTables, plan: _core.Plan) -> int:
+def _num_latest(native: NativeTables, plan: _core.Plan) -> int:
     """Returns the number of floats in the rows of tables that use latest rows."""
     sizes = np.diff(plan.splits).reshape(-1, len(native)).sum(axis=0)
     return int((sizes * np.array(native.dims) * np.array(native.uses_latest)).sum())

@@ -55,8 +55,8 @@ class CpuTrainingConfig(FlatConfig):
     index: Annotated[int, OfAJob(), Sets("worker_index"), InDiscoveryConfig()] = 0
     """Which one of its role; worker 0 is the chief, and only it saves."""
     num_ps: Annotated[int, Sets("tables.num_ps")] = 0
-    """Parameter servers, up to 1024: processes of a job, or parts of the only process; rows and checkpoints do not
-    depend on it."""
+    """Parameter servers of a job, up to 1024. A run of one process starts none; it only takes the number of shards of
+    exports from it. Rows and checkpoints do not depend on it."""
     num_workers: Annotated[int, OfAJob(), Sets("num_workers")] = 1
     """Workers, the chief among them."""
     model_name: Annotated[str, Sets("model_name")] = ""

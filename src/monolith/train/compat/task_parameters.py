@@ -183,7 +183,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter(
         "serving.export_mode",
         ExportMode.STANDALONE,
-        "In one piece, or in parts for as many servers as have the rows in training.",
+        "In one piece, or in as many parts as `num_ps`, or as ranks with rows in training.",
         ReadBy("`Trainer`, with `serving.export_when_saving`, and `Estimator.export_saved_model`"),
     ),
     Parameter(

@@ -143,7 +143,8 @@ class TablesConfig(Config):
     initial_capacity: int | None = None
     """Initial capacity of a table in rows."""
     num_ps: int = 0
-    """Servers, all of them in this process, that rows are divided among; 0 and 1 mean that nothing is divided."""
+    """Parameter servers of a job. A run of one process starts none, and keeps its rows in one `LocalStore`: there this
+    only sets the number of shards of exports with ``serving.export_mode`` DISTRIBUTED."""
     evict_every_seconds: float | None = None
     """Event time within which steps scan every row once and remove expired ones; 0: never. None: an
     hour for each day of a table's shortest `expire_days`, unless `evict_every_steps` is given."""

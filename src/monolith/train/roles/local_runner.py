@@ -45,8 +45,8 @@ def local_train(  # noqa: PLR0913, PLR0917 - the signature of ByteDance Monolith
 
     Args:
         params: Parameters of the task.
-        num_ps: Servers, all in this process, that rows are divided among; 0 and 1: not divided. Rows
-            and checkpoints are the same with any number.
+        num_ps: Number of shards of exports with ``serving.export_mode`` DISTRIBUTED. No server is started: rows and
+            checkpoints are the same with any number.
         model_dir: Directory of checkpoints; by default a folder with the task's name among the temporary files of the
             user.
         steps: Steps to train.

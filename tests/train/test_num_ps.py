@@ -1,4 +1,4 @@
-"""`num_ps` > 0 in a run of one process: rows are divided, and nothing else is different."""
+"""`num_ps` in a run of one process: it starts no servers, and rows and checkpoints do not depend on it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 
 import monolith as ml
 from monolith.checkpoint.state_dicts import model_state
-from monolith.tables import BlockKind, LocalShards, LocalStore
+from monolith.tables import BlockKind, LocalStore
 from monolith.tables.history import ALL_BUCKETS
-from monolith.testing import ExampleTask
+from monolith.testing import ExampleTask, ReferenceStore
 from monolith.train import Estimator, RunConfig, RunnerConfig, Trainer, current_context, local_train, trainer_config_of
 from monolith.train.roles.local_runner import make_trainer
 
@@ -49,11 +49,10 @@ def trained(num_ps: int, *, steps: int | None = None, **options: Any) -> Trainer
 
 class TestNumPs:
     @pytest.mark.parametrize("postpush", [False, True])
-    def test_rows_are_those_of_one_piece_bit_for_bit(self, *, postpush: bool) -> None:
+    def test_rows_are_the_same_with_any_number(self, *, postpush: bool) -> None:
         options = {"embedding_prefetch_capacity": int(postpush), "enable_embedding_postpush": postpush}
         runs = {num_ps: trained(num_ps, **options) for num_ps in (0, 1, 2, 3)}
-        assert [len(getattr(store_of(run), "shards", "-")) for run in runs.values()] == [1, 1, 2, 3]
-        assert isinstance(store_of(runs[1]), LocalStore)
+        assert {type(store_of(run)) for run in runs.values()} == {LocalStore}
         whole = bits(runs[0])
         assert len(whole[0]) > 100
         assert all(bits(run) == whole for run in runs.values())
@@ -61,18 +60,18 @@ class TestNumPs:
     def test_a_run_resumes_with_another_number_of_servers(self, tmp_path: Path) -> None:
         for num_ps in (3, 0, 5, 2):
             options = {"model_dir": str(tmp_path), "save_checkpoints_steps": 3}
-            pieces = trained(num_ps, steps=5, **options)
-        assert bits(pieces) == bits(trained(0))
+            resumed = trained(num_ps, steps=5, **options)
+        assert bits(resumed) == bits(trained(0))
 
-    def test_local_train_and_estimator_divide_rows(self, tmp_path: Path) -> None:
+    def test_local_train_and_estimator_accept_it(self, tmp_path: Path) -> None:
         trainer = local_train(ExampleTask.params(), num_ps=2, model_dir=str(tmp_path), steps=3)
-        assert len(store_of(trainer).shards) == 2
+        assert type(store_of(trainer)) is LocalStore
         assert trainer.evaluate(steps=1)["global_step"] == 3
         with Estimator(ExampleTask, RunConfig(num_ps=3, is_local=True)) as estimator:
             estimator.train(steps=1)
-            assert len(store_of(estimator.trainer).shards) == 3
+            assert type(store_of(estimator.trainer)) is LocalStore
 
-    def test_expired_rows_go_from_every_shard(self, tmp_path: Path) -> None:
+    def test_rows_expire_alike(self, tmp_path: Path) -> None:
         class Days(ExampleTask):
             def input_fn(self, mode: Any) -> Any:
                 days: list[dict[str, Any]] = [{**ExampleTask.input_fn(self, mode).make(n)} for n in range(2)]
@@ -101,12 +100,12 @@ class TestNumPs:
             def build(self) -> None:
                 super().build()
                 seen.append(current_context().num_ps)
-                self.emb = ml.Embeddings({"user": ml.Slot(dim=4), "item": ml.Slot(dim=4)}, store=LocalStore)
+                self.emb = ml.Embeddings({"user": ml.Slot(dim=4), "item": ml.Slot(dim=4)}, store=ReferenceStore)
 
         trainer = make_trainer(RunnerConfig(num_ps=4), Own.params())
         trainer.train(steps=1)
         assert seen == [4]
-        assert not isinstance(store_of(trainer), LocalShards)
+        assert isinstance(store_of(trainer), ReferenceStore)
 
     @pytest.mark.parametrize(
         ("options", "said"),
