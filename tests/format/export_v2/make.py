@@ -44,7 +44,9 @@ class Model(ml.Task):
         logits = self.top(torch.cat([self.emb(features).concat(), features["price"]], dim=1)).squeeze(1)
         if mode == "predict":
             return Spec(predictions=logits)
-        return Spec(nn.functional.binary_cross_entropy_with_logits(logits, features["label"]), logits, features["label"])
+        return Spec(
+            nn.functional.binary_cross_entropy_with_logits(logits, features["label"]), logits, features["label"]
+        )
 
 
 if __name__ == "__main__":
