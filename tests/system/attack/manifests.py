@@ -158,7 +158,7 @@ def _export_targets(folder: Path) -> list[_Target]:
     held = HeldFolder.of(ExportFolder(str(place)))
 
     def read_manifest(document: Any) -> None:
-        (place / "manifest.json").write_text(json.dumps(document))
+        (place / "manifest.json").write_bytes(seal(document))
         try:
             with Predictor(str(place)) as predictor:
                 predictor.predict({"user": [7, 8], "item": [5, 5]})
@@ -169,7 +169,7 @@ def _export_targets(folder: Path) -> list[_Target]:
         text, manifest = json.dumps(document).encode(), json.loads(manifest_text)
         found = sum_of(text)
         manifest["files"][_GRAPH] = {"bytes": found.bytes, "crc32c": found.crc32c}
-        files = {**held.files, _GRAPH: text, "manifest.json": json.dumps(manifest).encode()}
+        files = {**held.files, _GRAPH: text, "manifest.json": seal(manifest)}
         export = OpenedExport(HeldFolder(str(place), files))
         export.verify("serving_default", export.graph("serving_default", joins_rows=True), export.weights())
 
