@@ -15,12 +15,10 @@ from torch import nn
 
 import monolith as ml
 from checkpoint.runs import Run
-from monolith import _core
 from monolith.checkpoint import Saver, TrainState, save_table_assets
 from monolith.checkpoint.inspection import SavedState, export, reshard
-from monolith.checkpoint.manifest import canonical
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
-from monolith.files import is_name
+from monolith.files import is_name, seal
 
 ELSEWHERE = ["../outside", "/tmp/outside", "..", ".", "", "sub/file", "nul\0byte", "back\\slash"]  # noqa: S108 - a name, never opened
 
@@ -46,9 +44,8 @@ def change(model_dir: Path, change_document: Callable[[dict[str, Any]], None]) -
     """Changes a manifest, with the right checksum, as somebody with bad intentions does."""
     path = model_dir / "model.ckpt-3.manifest"
     document = json.loads(path.read_text())
-    del document["crc32c"]
     change_document(document)
-    path.write_bytes(canonical({**document, "crc32c": _core.crc32c(canonical(document))}))
+    path.write_bytes(seal(document))
 
 
 def rename_file(entry: str, name: str) -> Callable[[dict[str, Any]], None]:

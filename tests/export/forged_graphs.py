@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from monolith.checkpoint.tensor_file import sum_of
+from monolith.files import seal
 
 GRAPH = "graph.serving_default.json"
 
@@ -100,4 +101,4 @@ def reseal(folder: Path, document: Any) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
     found = sum_of(data)
     manifest["files"][GRAPH] = {"bytes": found.bytes, "crc32c": found.crc32c}
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "manifest.json").write_bytes(seal(manifest))

@@ -26,6 +26,7 @@ from monolith.errors import (
 )
 from monolith.export.graph_file import graph_from_bytes
 from monolith.export.opened import open_export
+from monolith.files import seal
 from monolith.train import Spec
 from serving.small_models import make_batch, trained
 
@@ -216,12 +217,17 @@ def test_a_torn_export_is_none(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"format_version": 3}, UnimplementedError),
+        ({"format_version": 1}, UnimplementedError),
+        ({"format_version": 4}, UnimplementedError),
         ({"format": "x"}, DataLossError),
         ({"kind": "x"}, DataLossError),
-        ({"rows": {"kind": "snapshot", "path": "../../../etc", "buckets": [0, 1024]}}, DataLossError),
-        ({"rows": {"kind": "snapshot", "path": "rows", "buckets": [0, 2000]}}, DataLossError),
-        ({"rows": {"kind": "snapshot", "path": "rows", "buckets": [0, 1.5]}}, DataLossError),
+        ({"rows": {"path": "../../../etc"}}, DataLossError),
+        ({"rows": {"buckets": [0, 2000]}}, DataLossError),
+        ({"rows": {"buckets": [0, 1.5]}}, DataLossError),
+        ({"rows": {"manifests": {}}}, DataLossError),
+        ({"rows": {"manifests": {"other": {"bytes": 1, "crc32c": 1}}}}, DataLossError),
+        ({"rows": {"manifests": {name: {"bytes": -1, "crc32c": 1} for name in ("emb", "wide")}}}, DataLossError),
+        ({"rows": {"manifests": []}}, DataLossError),
         ({"files": {"x": {"bytes": -1, "crc32c": 1}}}, DataLossError),
         ({"files": {"x": {"bytes": 1 << 63, "crc32c": 1}}}, DataLossError),
         ({"files": {"../x": {"bytes": 1, "crc32c": 1}}}, DataLossError),
@@ -232,7 +238,9 @@ def test_a_torn_export_is_none(folder: Path, tmp_path: Path) -> None:
 )
 def test_a_manifest_of_another_kind(folder: Path, tmp_path: Path, change: Any, error: type[OpError]) -> None:
     document = json.loads((folder / "manifest.json").read_text())
-    (tmp_path / "manifest.json").write_text(json.dumps({**document, **change}))
+    for name, value in change.items():
+        document[name] = {**document[name], **value} if name == "rows" else value
+    (tmp_path / "manifest.json").write_bytes(seal(document))
     with pytest.raises(error, match=r"manifest\.json"):
         open_export(str(tmp_path))
 
@@ -240,7 +248,7 @@ def test_a_manifest_of_another_kind(folder: Path, tmp_path: Path, change: Any, e
 def test_a_manifest_with_the_smallest_and_largest_sizes_of_files(folder: Path, tmp_path: Path) -> None:
     document = json.loads((folder / "manifest.json").read_text())
     files = {"x": {"bytes": 0, "crc32c": 0}, "y": {"bytes": (1 << 63) - 1, "crc32c": 1}}
-    (tmp_path / "manifest.json").write_text(json.dumps({**document, "files": files}))
+    (tmp_path / "manifest.json").write_bytes(seal({**document, "files": files}))
     assert open_export(str(tmp_path)).manifest.files == files
 
 
@@ -259,7 +267,7 @@ def test_a_manifest_with_the_smallest_and_largest_sizes_of_files(folder: Path, t
 def test_a_feature_that_no_model_has_is_refused(folder: Path, tmp_path: Path, change: dict[str, Any]) -> None:
     document = json.loads((folder / "manifest.json").read_text())
     document["features"][0] |= change
-    (tmp_path / "manifest.json").write_text(json.dumps(document))
+    (tmp_path / "manifest.json").write_bytes(seal(document))
     with pytest.raises(DataLossError, match=r"manifest\.json"):
         open_export(str(tmp_path))
 
@@ -269,7 +277,7 @@ def test_another_torch_is_tried_against_the_example(folder: Path, tmp_path: Path
     shutil.copytree(folder, tmp_path / "1")
     document = json.loads((folder / "manifest.json").read_text())
     document["torch"] = "9.9.9"
-    (tmp_path / "1" / "manifest.json").write_text(json.dumps(document))
+    (tmp_path / "1" / "manifest.json").write_bytes(seal(document))
     opened = open_export(str(tmp_path / "1"))
     graph, weights = opened.graph("serving_default"), opened.weights()
     opened.verify("serving_default", graph, weights)

@@ -15,6 +15,7 @@ from export.forged_graphs import GRAPH, full, insert, node, reseal, tensor
 from monolith.errors import CancelledError, DataLossError, FailedPreconditionError
 from monolith.export import allowed_operations, trial
 from monolith.export.export_folder import ExportFolder, HeldFolder
+from monolith.files import seal
 from monolith.serving import Predictor, allow_operations, export_versions, version_watch
 from monolith.serving.promotion.version_source import ExportVersionSource
 from serving.server.promoted_models import wait_until
@@ -34,7 +35,7 @@ def publish(exported: Path, folder: Path, version: int, *, pipe: str | None = No
     staged = folder / f"staged-{version}"
     shutil.copytree(exported, staged)
     manifest = json.loads((staged / "manifest.json").read_text())
-    (staged / "manifest.json").write_text(json.dumps({**manifest, "version": version}))
+    (staged / "manifest.json").write_bytes(seal({**manifest, "version": version}))
     if forge is not None:
         document = json.loads((staged / GRAPH).read_text())
         insert(document, forge(document))

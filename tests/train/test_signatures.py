@@ -49,7 +49,7 @@ def test_without_an_example_the_first_batch_to_predict_is_taken(tmp_path: Path) 
     found = exported(ExampleTask, tmp_path)
     assert (found["format"], found["format_version"], found["name"], found["step"]) == (
         "monolith-export",
-        2,
+        3,
         "ExampleTask",
         3,
     )

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from google.protobuf import text_format
 
-from monolith.checkpoint.manifest import canonical
 from monolith.checkpoint.protos.ckpt_info_pb2 import CkptInfo
 from monolith.checkpoint.tensor_file import tensor_descriptions
 from monolith.checkpoint.train_state import WHOLE_MODEL
+from monolith.files import canonical
 from monolith.nn.embeddings import EXTRA_STATE, RowAnchor
 from monolith.tables import slots_of_keys
 from monolith.tables.snapshot import read_keys

@@ -1,19 +1,13 @@
-"""The list of what a checkpoint consists of, as a canonical JSON file that is written last.
-
-The text has sorted keys, one space of indent, and a checksum over everything else. A reader serializes what it has read
-again and compares byte by byte, so it rejects every flipped bit, edited number and unknown field.
-"""
+"""The list of what a checkpoint consists of, as a sealed JSON file that is written last; see `monolith.files.seal`."""
 
 from __future__ import annotations
 
 import base64
-import json
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from monolith import _core
 from monolith.errors import DataLossError
-from monolith.files import is_name
+from monolith.files import is_name, seal, unseal
 from monolith.tables import BatchStamp
 from monolith.tables.snapshot import stamps_from_json, stamps_json
 
@@ -107,8 +101,7 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """Returns the text of the manifest file."""
-        document = {**_plain(self), "format": FORMAT, "version": FORMAT_VERSION}
-        return canonical({**document, "crc32c": _core.crc32c(canonical(document))})
+        return seal({**_plain(self), "format": FORMAT, "version": FORMAT_VERSION})
 
     @classmethod
     def from_bytes(cls, text: bytes, *, origin: str) -> Manifest:
@@ -117,21 +110,11 @@ class Manifest:
         Raises:
             DataLossError: the text is anything else; names `origin` (the file) and the reason.
         """
-        document = _parse(text, origin)
-        body = {key: value for key, value in document.items() if key != "crc32c"}
-        if document.get("crc32c") != _core.crc32c(canonical(body)):
-            raise DataLossError(f"{origin}: checksum of the manifest does not match (it was changed)")
-        if canonical(document) != text:
-            raise DataLossError(f"{origin}: not in canonical form (it was changed)")
+        body = unseal(text, subject=origin, format_name=FORMAT, versions=range(1, FORMAT_VERSION + 1))
         try:
             return _built(body)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise DataLossError(f"{origin}: not the fields of a manifest: {error!r}") from error
-
-
-def canonical(document: Any) -> bytes:
-    """Returns the canonical text of a JSON document."""
-    return json.dumps(document, sort_keys=True, indent=1, allow_nan=False).encode() + b"\n"
 
 
 def _plain(manifest: Manifest) -> dict[str, Any]:
@@ -157,21 +140,6 @@ def _position_text(position: bytes) -> Any:
 
 def _position(value: Any) -> bytes:
     return value.encode("ascii") if isinstance(value, str) else base64.b64decode(value["base64"], validate=True)
-
-
-def _parse(text: bytes, origin: str) -> dict[str, Any]:
-    try:
-        document = json.loads(text.decode("ascii"))
-    except (UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise DataLossError(f"{origin}: not JSON: {error}") from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise DataLossError(f"{origin}: not the manifest of a checkpoint (format {FORMAT!r} expected)")
-    if document.get("version") not in range(1, FORMAT_VERSION + 1):
-        version = document.get("version")
-        raise DataLossError(
-            f"{origin}: checkpoint version {version!r}, this build reads versions up to {FORMAT_VERSION}"
-        )
-    return document
 
 
 def _built(document: Mapping[str, Any]) -> Manifest:

@@ -20,9 +20,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Self
 
 from monolith.checkpoint.folder import FolderPath, open_folder
-from monolith.checkpoint.manifest import canonical
 from monolith.errors import DataLossError, FailedPreconditionError, UnavailableError
-from monolith.files import local_path, named_errors
+from monolith.files import canonical, local_path, named_errors
 
 if TYPE_CHECKING:
     from pathlib import Path

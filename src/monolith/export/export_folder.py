@@ -25,6 +25,8 @@ MOST_VERSIONS = 10_000
 """Maximum number of version folders that are listed."""
 MANIFEST_BYTES = 64 << 20
 """Maximum size of a manifest."""
+_SUMMED_BYTES = 1 << 30
+"""Maximum size of the manifest of a snapshot."""
 
 
 class ExportFolder:
@@ -41,8 +43,7 @@ class ExportFolder:
         with named_errors(join(self.path, name), "written"):
             self._files.makedirs(self._place, exist_ok=True)
             self._files.pipe_file(place, data)
-        written = sum_of(data)
-        return {"bytes": written.bytes, "crc32c": written.crc32c}
+        return _sum(data)
 
     def publish(self, manifest: ExportManifest) -> None:
         """Writes the manifest atomically, which commits the version."""
@@ -60,17 +61,30 @@ class ExportFolder:
             DataLossError: the size or checksum does not match.
         """
         expected = manifest.files.get(name)
-        place = join(self.path, name)
         if expected is None:
+            place = join(self.path, name)
             raise NotFoundError(f"'{place}': the manifest names no such file, but {', '.join(sorted(manifest.files))}")
+        return self.read_summed(name, expected)
+
+    def read_summed(self, name: str, expected: Mapping[str, int]) -> bytes:
+        """Reads a file of this size and checksum.
+
+        Raises:
+            NotFoundError: the file does not exist.
+            DataLossError: the size or checksum does not match.
+        """
         data = self._read(name, expected["bytes"])
-        actual = sum_of(data)
-        if (actual.bytes, actual.crc32c) != (expected["bytes"], expected.get("crc32c")):
+        actual = _sum(data)
+        if actual != expected:
             raise DataLossError(
-                f"file '{place}': {actual.bytes} bytes with checksum {actual.crc32c:#x}, {expected['bytes']} bytes with"
-                f" {expected.get('crc32c', 0):#x} were written"
+                f"file '{join(self.path, name)}': {actual['bytes']} bytes with checksum {actual['crc32c']:#x},"
+                f" {expected['bytes']} bytes with {expected['crc32c']:#x} were written"
             )
         return data
+
+    def sum_of(self, name: str) -> dict[str, int]:
+        """Returns the size and checksum of a file."""
+        return _sum(self._read(name, _SUMMED_BYTES))
 
     def manifest(self) -> ExportManifest:
         """Reads the manifest.
@@ -106,6 +120,11 @@ class ExportFolder:
                 return read_regular_file(str(self._local / name), most_bytes=most_bytes)
             data: bytes = self._files.cat_file(f"{self._place}/{name}", end=most_bytes + 1)
         return data
+
+
+def _sum(data: bytes) -> dict[str, int]:
+    summed = sum_of(data)
+    return {"bytes": summed.bytes, "crc32c": summed.crc32c}
 
 
 def versions_in(path: str) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, get_args
@@ -10,13 +9,20 @@ from typing import Any, Literal, get_args
 from monolith.errors import DataLossError, UnimplementedError
 from monolith.export.layout_spec import POOLINGS, DenseSpec, FeatureSpec
 from monolith.export.signature import Signature
-from monolith.files import is_name
+from monolith.files import is_name, parse_manifest, require_seal, seal
 from monolith.ids import MAX_SLOT_NUMBER
 from monolith.tables import ALL_BUCKETS, MAX_WIDE_SLOTS
 
 MANIFEST = "manifest.json"
 FORMAT = "monolith-export"
-VERSION = 2
+VERSION = 3
+"""Version of the manifest and of the files it lists.
+
+To change either: raise the number, describe the new form in docs/formats/export.md under its version, keep reading the
+old one, and store a real export of the old version under tests/format/export_v<number>/ with a test that loads it.
+"""
+_UNSEALED = 2
+"""The version before manifests had a checksum."""
 
 ExportKind = Literal["standalone", "entry", "ps", "dense"]
 """``standalone``: everything. ``entry``: everything except rows, which ``ps`` have. ``dense``: weights only."""
@@ -34,6 +40,8 @@ class RowsPlace:
     """``snapshot``: a folder with one of serving rows for each store. ``checkpoint``: the prefix of one."""
     path: str
     """Path; of a snapshot relative to the folder of the manifest."""
+    manifests: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Store -> bytes and crc32c of the manifest of its snapshot, which covers its files. A checkpoint has its own."""
     buckets: tuple[int, int] = (ALL_BUCKETS.start, ALL_BUCKETS.stop)
     """First bucket, and the one after the last."""
 
@@ -66,12 +74,8 @@ class ExportManifest:
 
     def to_bytes(self) -> bytes:
         """Encodes the manifest."""
-        document = asdict(self) | {
-            "format": FORMAT,
-            "format_version": VERSION,
-            "signatures": {name: signature.to_json() for name, signature in self.signatures.items()},
-        }
-        return f"{json.dumps(document, indent=1, sort_keys=True)}\n".encode()
+        signatures = {name: signature.to_json() for name, signature in self.signatures.items()}
+        return seal({**asdict(self), "format": FORMAT, "format_version": VERSION, "signatures": signatures})
 
     @classmethod
     def from_bytes(cls, text: bytes, *, origin: str) -> ExportManifest:
@@ -81,22 +85,22 @@ class ExportManifest:
             UnimplementedError: the manifest has another version.
             DataLossError: the text is not a valid manifest.
         """
+        document = parse_manifest(text, subject=origin, format_name=FORMAT)
+        version = document.get("format_version")
+        if version not in (_UNSEALED, VERSION):
+            raise UnimplementedError(
+                f"{origin}: an export of version {version!r}; this build reads versions {_UNSEALED} and {VERSION}:"
+                " export again"
+            )
+        values = document if version == _UNSEALED else require_seal(document, text, subject=origin)
         try:
-            document: dict[str, Any] = json.loads(text)
-            if document.pop("format") != FORMAT:
-                raise ValueError("another format")  # noqa: TRY301 - one handler reports every fault
-            version = document.pop("format_version")
-            if version != VERSION:
-                raise UnimplementedError(
-                    f"{origin}: an export of version {version!r}; this build reads version {VERSION}: export again"
-                )
-            return cls(**_parts(document, origin))
+            return cls(**_parts(values, origin))
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise DataLossError(f"{origin}: not the manifest of an export: {error!r}") from error
 
 
 def _parts(document: dict[str, Any], origin: str) -> dict[str, Any]:
-    parts = dict(document)
+    parts = {name: value for name, value in document.items() if name not in {"format", "format_version"}}
     parts["signatures"] = {
         name: Signature.from_json(signature, origin=f"{origin}, signature {name!r}")
         for name, signature in document["signatures"].items()
@@ -105,6 +109,8 @@ def _parts(document: dict[str, Any], origin: str) -> dict[str, Any]:
     parts["dense"] = tuple(_dense(column) for column in document["dense"])
     rows = document["rows"]
     parts["rows"] = None if rows is None else _rows(rows)
+    if document["format_version"] != _UNSEALED:
+        _require_sums(parts["rows"], document["stores"])
     numbers = ("version", "created", "step", "shards")
     if not all(_is_int(parts[name]) for name in numbers) or parts["kind"] not in get_args(ExportKind):
         raise TypeError(f"{[parts[name] for name in numbers]}, kind {parts['kind']!r}")
@@ -113,7 +119,7 @@ def _parts(document: dict[str, Any], origin: str) -> dict[str, Any]:
         raise TypeError(f"name, torch and shard {[*texts, parts['shard']]}")
     if not all(is_name(name) and isinstance(folder, dict) for name, folder in stores.items()):
         raise TypeError(f"stores {list(stores)}")
-    if not all(is_name(name) and _is_sum(entry) for name, entry in parts["files"].items()):
+    if not _are_sums(parts["files"]):
         raise TypeError(f"files {list(parts['files'])}")
     return parts
 
@@ -130,22 +136,30 @@ def _is_int(value: Any, *, or_none: bool = False) -> bool:
     return (or_none and value is None) or (type(value) is int and -(2**63) <= value < 2**63)
 
 
-def _is_sum(document: Any) -> bool:
-    return document.keys() == {"bytes", "crc32c"} and all(
-        type(value) is int and 0 <= value < 2**63 for value in document.values()
+def _are_sums(files: dict[str, Any]) -> bool:
+    return all(
+        is_name(name)
+        and entry.keys() == {"bytes", "crc32c"}
+        and all(type(value) is int and 0 <= value < 2**63 for value in entry.values())
+        for name, entry in files.items()
     )
 
 
 def _rows(document: dict[str, Any]) -> RowsPlace:
     rows = RowsPlace(**{**document, "buckets": tuple(document["buckets"])})
     begin, end = rows.buckets
-    if not _is_int(begin) or not _is_int(end) or not isinstance(rows.path, str):
+    if not _is_int(begin) or not _is_int(end) or not _are_sums(rows.manifests) or not isinstance(rows.path, str):
         raise TypeError(f"rows {document}")
     if rows.kind == "snapshot" and not _BESIDE.fullmatch(rows.path):
         raise ValueError(f"rows at {rows.path!r}, expected 'rows' or '../../rows/<version>'")
     if rows.kind not in {"snapshot", "checkpoint"} or not ALL_BUCKETS.start <= begin < end <= ALL_BUCKETS.stop:
         raise TypeError(f"rows {document}")
     return rows
+
+
+def _require_sums(rows: RowsPlace | None, stores: dict[str, Any]) -> None:
+    if rows is not None and rows.kind == "snapshot" and rows.manifests.keys() != stores.keys():
+        raise ValueError(f"checksums for the rows of {list(rows.manifests)}, expected of {list(stores)}")
 
 
 def _feature(document: dict[str, Any]) -> FeatureSpec:

@@ -17,7 +17,7 @@ from monolith.export.saved_tables import schema_of, tables_of
 from monolith.files import join
 from monolith.tables import shared_buckets
 from monolith.tables.local import LocalStore
-from monolith.tables.snapshot import open_source, restore
+from monolith.tables.snapshot import MANIFEST_NAME, open_source, restore
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
@@ -122,6 +122,7 @@ class OpenedExport:
 
         Raises:
             FailedPreconditionError: the export has no rows, or a store has another schema.
+            DataLossError: a file of the rows is damaged, or they are those of another export.
         """
         rows = self.manifest.rows
         if rows is None:
@@ -223,7 +224,11 @@ class OpenedExport:
     def _rows_folders(self, rows: RowsPlace, stores: Mapping[str, Store]) -> dict[str, list[str]]:
         """Returns store -> folders of its snapshot; several for a checkpoint saved by ranks."""
         if rows.kind == "snapshot":
-            return {name: [join(self.folder.path, rows.path, name)] for name in stores}
+            folders = {name: join(self.folder.path, rows.path, name) for name in stores}
+            for name, expected in rows.manifests.items():
+                if name in folders:
+                    ExportFolder(folders[name]).read_summed(MANIFEST_NAME, expected)
+            return {name: [folder] for name, folder in folders.items()}
         try:
             all_stores: Any = {name: stores.get(name) for name in self.manifest.stores}
             return snapshots_of(rows.path, read_manifest(rows.path), all_stores, is_needed=stores.__contains__)

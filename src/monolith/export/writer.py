@@ -22,7 +22,7 @@ from monolith.export.serving_rows import copy_for_serving
 from monolith.export.signature import DEFAULT_SIGNATURE, InputSpec, OutputSpec, Signature
 from monolith.files import is_name, join
 from monolith.tables import NUM_BUCKETS, owned_ranges, require_owners
-from monolith.tables.snapshot import save
+from monolith.tables.snapshot import MANIFEST_NAME, save
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
@@ -208,7 +208,8 @@ def _write_rows(source: ExportSource, path: str, version: int, options: ExportCo
             copy_for_serving(
                 source.snapshots[name], join(place, name), tables, least_files=max(1, files), on_rows=source.on_rows
             )
-    return RowsPlace(kind="snapshot", path=f"../../rows/{version}" if options.shards else "rows")
+    manifests = {name: ExportFolder(join(place, name)).sum_of(MANIFEST_NAME) for name in source.stores}
+    return RowsPlace(kind="snapshot", path=f"../../rows/{version}" if options.shards else "rows", manifests=manifests)
 
 
 def _write_shards(manifest: ExportManifest, path: str, options: ExportConfig) -> None:
@@ -234,7 +235,7 @@ def _write_shards(manifest: ExportManifest, path: str, options: ExportConfig) ->
 def _shard_rows(manifest: ExportManifest, buckets: range) -> RowsPlace:
     rows = manifest.rows
     assert rows is not None  # noqa: S101 - an entry has the rows of its shards
-    return RowsPlace(kind=rows.kind, path=rows.path, buckets=(buckets.start, buckets.stop))
+    return replace(rows, buckets=(buckets.start, buckets.stop))
 
 
 def _manifest(

@@ -1,4 +1,4 @@
-"""Paths and copies, on this machine and on every file system that fsspec supports.
+"""Paths and copies, on this machine and on every file system that fsspec supports, and the form of manifests.
 
 Imports nothing above `monolith.errors`. Read `paths` first.
 """

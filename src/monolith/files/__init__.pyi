@@ -4,6 +4,11 @@ from .copying import CopyRecursively as CopyRecursively
 from .local_files import named_errors as named_errors
 from .local_files import open_if_there as open_if_there
 from .local_files import read_regular_file as read_regular_file
+from .manifest import canonical as canonical
+from .manifest import parse_manifest as parse_manifest
+from .manifest import require_seal as require_seal
+from .manifest import seal as seal
+from .manifest import unseal as unseal
 from .paths import basename as basename
 from .paths import dirname as dirname
 from .paths import exists as exists

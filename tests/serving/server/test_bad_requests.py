@@ -21,6 +21,7 @@ from monolith.cli import main
 from monolith.errors import OpError
 from monolith.export.export_folder import ExportFolder
 from monolith.export.writer import ExportConfig
+from monolith.files import seal
 from monolith.rpc.credentials import ServerCredentials
 from monolith.serving import Predictor
 from monolith.serving.protos import prediction_service_pb2 as messages
@@ -258,7 +259,7 @@ def change_manifest(folder: Path, change: Callable[[dict[str, Any]], None]) -> N
     path = folder / "manifest.json"
     document = json.loads(path.read_text())
     change(document)
-    path.write_text(json.dumps(document))
+    path.write_bytes(seal(document))
 
 
 def damage_schema(folder: Path) -> None:

@@ -14,17 +14,15 @@ from typing import Any
 
 import torch
 
-from monolith import _core
 from monolith.checkpoint.inspection import SavedState
-from monolith.checkpoint.manifest import canonical
 from monolith.checkpoint.tensor_file import sum_of
 from monolith.errors import OpError
 from monolith.export.export_folder import ExportFolder, HeldFolder
 from monolith.export.opened import OpenedExport
 from monolith.export.writer import ExportConfig
+from monolith.files import seal
 from monolith.serving import Predictor
 from monolith.tables.local.store import LocalStore
-from monolith.tables.snapshot.manifest import canonical as canonical_snapshot
 from monolith.tables.snapshot.restore import restore
 from monolith.tables.snapshot.save import save
 from monolith.tables.table_config import Segment, TableConfig
@@ -160,7 +158,7 @@ def _export_targets(folder: Path) -> list[_Target]:
     held = HeldFolder.of(ExportFolder(str(place)))
 
     def read_manifest(document: Any) -> None:
-        (place / "manifest.json").write_text(json.dumps(document))
+        (place / "manifest.json").write_bytes(seal(document))
         try:
             with Predictor(str(place)) as predictor:
                 predictor.predict({"user": [7, 8], "item": [5, 5]})
@@ -171,7 +169,7 @@ def _export_targets(folder: Path) -> list[_Target]:
         text, manifest = json.dumps(document).encode(), json.loads(manifest_text)
         found = sum_of(text)
         manifest["files"][_GRAPH] = {"bytes": found.bytes, "crc32c": found.crc32c}
-        files = {**held.files, _GRAPH: text, "manifest.json": json.dumps(manifest).encode()}
+        files = {**held.files, _GRAPH: text, "manifest.json": seal(manifest)}
         export = OpenedExport(HeldFolder(str(place), files))
         export.verify("serving_default", export.graph("serving_default", joins_rows=True), export.weights())
 
@@ -185,7 +183,7 @@ def _checkpoint_target(folder: Path) -> _Target:
     whole = path.read_bytes()
 
     def read(document: Any) -> None:
-        path.write_bytes(_sealed(document, canonical))
+        path.write_bytes(seal(document))
         try:
             SavedState(str(folder / "model.ckpt-2")).verify()
         finally:
@@ -201,15 +199,10 @@ def _snapshot_target(folder: Path) -> _Target:
     whole = path.read_bytes()
 
     def read(document: Any) -> None:
-        path.write_bytes(_sealed(document, canonical_snapshot))
+        path.write_bytes(seal(document))
         try:
             restore(store, folder)
         finally:
             path.write_bytes(whole)
 
     return "snapshot", json.loads(whole), read
-
-
-def _sealed(document: Any, text_of: Callable[[Any], bytes]) -> bytes:
-    body = {key: value for key, value in document.items() if key != "crc32c"}
-    return text_of({**body, "crc32c": _core.crc32c(text_of(body))})

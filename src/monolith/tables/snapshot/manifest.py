@@ -1,8 +1,4 @@
-"""The list of what a snapshot consists of, as a canonical JSON file.
-
-The text has sorted keys, one space of indent, and a checksum over everything else. A reader serializes what it has read
-again and compares byte by byte, so it rejects every flipped bit, edited number and unknown field.
-"""
+"""The list of what a snapshot consists of, as a sealed JSON file; see `monolith.files.seal`."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith import _core
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
-from monolith.files import read_regular_file
+from monolith.files import read_regular_file, seal, unseal
 from monolith.tables.batch import BatchStamp
 from monolith.tables.history import ALL_BUCKETS, OwnerClock, bucket_bounds
 from monolith.tables.schema import TableSchema, fnv1a_64
@@ -105,8 +101,7 @@ class SnapshotManifest:
 
     def to_bytes(self) -> bytes:
         """Returns the text of the manifest file."""
-        document = {**_plain(self), "format": FORMAT, "version": FORMAT_VERSION}
-        return canonical({**document, "crc32c": _core.crc32c(canonical(document))})
+        return seal({**_plain(self), "format": FORMAT, "version": FORMAT_VERSION})
 
     @classmethod
     def from_bytes(cls, text: bytes, *, origin: str) -> SnapshotManifest:
@@ -115,13 +110,7 @@ class SnapshotManifest:
         Raises:
             DataLossError: the text is anything else; names `origin` (the file), offset and reason.
         """
-        document = _parse(text, origin)
-        body = {key: value for key, value in document.items() if key != "crc32c"}
-        if document.get("crc32c") != _core.crc32c(canonical(body)):
-            raise DataLossError(f"{origin}: offset 0: checksum of the manifest does not match (it was changed)")
-        if canonical(document) != text:
-            offset = _first_difference(canonical(document), text)
-            raise DataLossError(f"{origin}: offset {offset}: not in canonical form (it was changed)")
+        body = unseal(text, subject=origin, format_name=FORMAT, versions=range(1, FORMAT_VERSION + 1))
         try:
             manifest = _built(body)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -159,11 +148,6 @@ def read_manifest(folder: Path) -> SnapshotManifest:
     return SnapshotManifest.from_bytes(text, origin=f"file '{path}'")
 
 
-def canonical(document: Mapping[str, Any]) -> bytes:
-    """Returns the canonical text of a JSON document."""
-    return json.dumps(document, sort_keys=True, indent=1, allow_nan=False).encode() + b"\n"
-
-
 def _plain(manifest: SnapshotManifest) -> dict[str, Any]:
     """Returns plain dictionaries; the caller's values unchanged."""
     document: dict[str, Any] = {field.name: getattr(manifest, field.name) for field in fields(manifest)}
@@ -175,25 +159,6 @@ def _plain(manifest: SnapshotManifest) -> dict[str, Any]:
 
 def _plain_entry(entry: TableEntry | FileEntry) -> dict[str, Any]:
     return {field.name: getattr(entry, field.name) for field in fields(entry)}
-
-
-def _parse(text: bytes, origin: str) -> dict[str, Any]:
-    try:
-        document = json.loads(text.decode("ascii"))
-    except UnicodeDecodeError as error:
-        raise DataLossError(f"{origin}: offset {error.start}: not ASCII text") from error
-    except json.JSONDecodeError as error:
-        raise DataLossError(f"{origin}: offset {error.pos}: not JSON: {error.msg}") from error
-    except (RecursionError, ValueError) as error:
-        raise DataLossError(f"{origin}: offset 0: not JSON: {error}") from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise DataLossError(f"{origin}: offset 0: not a snapshot manifest (format {FORMAT!r} expected)")
-    if document.get("version") not in range(1, FORMAT_VERSION + 1):
-        version = document.get("version")
-        raise DataLossError(
-            f"{origin}: offset 0: snapshot version {version!r}, this build reads versions up to {FORMAT_VERSION}"
-        )
-    return document
 
 
 def _built(document: Mapping[str, Any]) -> SnapshotManifest:
@@ -236,11 +201,6 @@ def _check(manifest: SnapshotManifest, origin: str) -> None:
         end = file.end
     if end < 0:
         raise DataLossError(f"{origin}: offset 0: no files")
-
-
-def _first_difference(expected: bytes, text: bytes) -> int:
-    pairs = zip(expected, text, strict=False)
-    return next((offset for offset, (a, b) in enumerate(pairs) if a != b), min(len(expected), len(text)))
 
 
 def clocks_json(clocks: Sequence[OwnerClock]) -> Any:
