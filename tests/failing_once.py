@@ -33,11 +33,12 @@ class FailingOnce:
         if thread.name == self._thread and self._failed is None:
             self._failed = thread
             raise self.error
+        answer = self._call(*arguments, **options)
         if thread is self._failed:
             assert isinstance(thread, PeriodicThread)
             self._reported = thread.last_error
             self._came_again.set()
-        return self._call(*arguments, **options)
+        return answer
 
     def __get__(self, instance: object, owner: type | None = None) -> Callable[..., Any]:
         """As a method of a class it is called with the object, as functions are."""

@@ -52,7 +52,7 @@ class Backoff:
         self._first, self._longest, self._factor = first, longest, factor
         self._jitter = jitter
         self._tries = tries
-        self.reset()
+        self._pause = min(first, longest)
 
     def next(self) -> float:
         """Returns the seconds until the next attempt, after one that failed."""
