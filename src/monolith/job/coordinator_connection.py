@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from monolith.background import END, Backoff, PeriodicThread
+from monolith.background import END, Backoff, End, PeriodicThread
 from monolith.clock import SystemClock, wait_until
 from monolith.errors import (
     AbortedError,
@@ -33,7 +33,6 @@ from monolith.rpc.protos import coordinator_pb2 as messages
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monolith.background import End
     from monolith.rpc import ControlCall, ControlChannel
 
 _log = logging.getLogger(__name__)

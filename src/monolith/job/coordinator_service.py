@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from monolith.background import END, Backoff, PeriodicThread
+from monolith.background import END, Backoff, End, PeriodicThread
 from monolith.data.file_queue import WorkerProgress
 from monolith.errors import InvalidArgumentError, OpError
 from monolith.job.coordination import Coordinator
@@ -24,7 +24,6 @@ from monolith.rpc.protos import parameter_server_pb2
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monolith.background import End
     from monolith.job.coordination import Clocks
     from monolith.job.state import JobState, Place
     from monolith.rpc import ServerCredentials

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from monolith.background import END, PeriodicThread
+from monolith.background import END, End, PeriodicThread
 from monolith.clock import SystemClock
 from monolith.closing import Closing
 from monolith.deltalog import DeltaLog, GapError, IncrementKind, Lag
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.background import End
     from monolith.clock import Clock
     from monolith.deltalog import Base, Increment
     from monolith.tables import Store

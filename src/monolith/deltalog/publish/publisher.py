@@ -12,7 +12,7 @@ import threading
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Self
 
-from monolith.background import END, Backoff, PeriodicThread
+from monolith.background import END, Backoff, End, PeriodicThread
 from monolith.checkpoint import SavedState, checkpoint_exists, tensors_to_bytes
 from monolith.clock import SystemClock
 from monolith.config import Config, config, require_positive
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.background import End
     from monolith.clock import Clock
     from monolith.deltalog import PartWriter
     from monolith.deltalog.publish.store_publisher import StorePublisher

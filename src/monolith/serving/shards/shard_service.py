@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from monolith.background import END, PeriodicThread
+from monolith.background import END, End, PeriodicThread
 from monolith.closing import Closing
 from monolith.cluster import get_local_server_addr, split_address
 from monolith.observe import MetricsEndpoint
@@ -22,7 +22,6 @@ from monolith.stop_request import StopRequest
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monolith.background import End
     from monolith.cluster.discovery import ServiceDiscovery
     from monolith.serving.server.config import ServerConfig
     from monolith.serving.server.http.message import HttpRequest, Reply

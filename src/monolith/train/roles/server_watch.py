@@ -10,13 +10,12 @@ import threading
 import time
 from typing import TYPE_CHECKING, Self
 
-from monolith.background import END, Backoff, PeriodicThread
+from monolith.background import END, Backoff, End, PeriodicThread
 from monolith.errors import CancelledError, DeadlineExceededError, OpError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from monolith.background import End
     from monolith.clock import Clock
     from monolith.ps.client import PsCluster
     from monolith.stop_request import StopRequest
