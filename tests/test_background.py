@@ -75,7 +75,7 @@ def waits_of(thread: PeriodicThread, *, after: float | None = 0.0) -> list[float
 
 
 class TestPeriodicThread:
-    def test_the_call_is_repeated_after_the_period_or_as_it_asks(self, make: Make) -> None:
+    def test_the_call_is_repeated_after_the_period_or_the_pause_that_it_returns(self, make: Make) -> None:
         assert waits_of(make(Answers(None, 3.0, None, 0.0), every=7.0)) == [0.0, 7.0, 3.0, 7.0, 0.0]
         assert waits_of(make(Answers(None), every=7.0), after=5.0) == [5.0, 7.0]
         assert waits_of(make(Answers(None), every=None), after=None) == [None, None]
@@ -115,7 +115,7 @@ class TestPeriodicThread:
         waits_of(thread)
         assert len(thread._logged) <= 3
 
-    def test_who_asked_for_errors_gets_them_and_may_fail_too(
+    def test_the_error_callback_receives_every_error_and_may_fail_too(
         self, make: Make, caplog: pytest.LogCaptureFixture
     ) -> None:
         errors: list[Exception] = []
@@ -197,7 +197,7 @@ class TestPeriodicThread:
     def test_one_that_was_not_started_is_closed(self, make: Make) -> None:
         assert make(lambda: None).close()
 
-    def test_the_process_does_not_wait_for_it_unless_asked_to(self, make: Make) -> None:
+    def test_the_process_waits_only_for_one_that_is_no_daemon(self, make: Make) -> None:
         assert make(lambda: None).daemon
         assert not make(lambda: None, daemon=False).daemon
 

@@ -89,11 +89,11 @@ class PeriodicThread(threading.Thread):
     stored in `last_error`, and the call is repeated after a pause. A `BaseException` such as `SystemExit` ends it.
 
     Args:
-        call: Returns the seconds until the next call; None: as `every` says; `END` ends the thread.
+        call: Returns the seconds until the next call; None: `every`; `END` ends the thread.
         every: Seconds from the end of a call to the next one; None: the next one begins when `wake` is called.
         name: Name of the thread.
         on_error: Called with an exception of the call, after it was logged.
-        backoff: Pauses after exceptions; None: as `every` says.
+        backoff: Pauses after exceptions; None: `every`.
         daemon: Whether the process may end while the thread runs.
     """
 
@@ -168,13 +168,13 @@ class PeriodicThread(threading.Thread):
         """Calls once; returns what the call returns, or the pause after its exception."""
         try:
             answer = self._call()
-        except Exception as error:  # noqa: BLE001 - whatever it is: nobody would notice that the thread has ended
+        except Exception as error:  # noqa: BLE001 - without its thread the process would fail later, elsewhere
             pause = None if self._backoff is None else self._backoff.next()
             self._report(error, self._every if pause is None else pause)
             return pause
         except BaseException as error:
             self.last_error = error
-            _log.critical("thread %s is ended by %r", self.name, error)  # Python says nothing about SystemExit
+            _log.critical("thread %s is ended by %r", self.name, error)  # Python does not report SystemExit
             raise
         if self._backoff is not None:
             self._backoff.reset()

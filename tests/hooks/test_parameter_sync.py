@@ -119,7 +119,7 @@ def test_the_thread_of_a_server_pushes_by_its_interval() -> None:
     assert backend.asked[:5] == ["ps_1"] * 5
 
 
-def test_the_thread_survives_errors_that_nobody_expects() -> None:
+def test_the_thread_survives_unexpected_errors() -> None:
     backend = Recorded()
     thread = PushThread(backend, 1, interval=0.001)
     asks = FailingOnce(backend.get_sync_targets, thread="monolith-push-1")

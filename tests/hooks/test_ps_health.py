@@ -166,7 +166,7 @@ def test_every_thirty_seconds_by_default() -> None:
         PsHealthHook(Servers(), BarrierOp(1), every_seconds=0)
 
 
-def test_the_thread_survives_errors_that_nobody_expects() -> None:
+def test_the_thread_survives_unexpected_errors() -> None:
     servers = Servers(GIB)
     health = FailingOnce(servers.health, thread="ps_health")
     servers.health = health  # type: ignore[method-assign]

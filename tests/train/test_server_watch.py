@@ -114,7 +114,7 @@ def test_an_error_of_a_look_does_not_end_the_watch() -> None:
         look.require_survived()
 
 
-def test_a_watch_whose_looks_fail_gives_up_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_watch_whose_looks_fail_closes_the_cluster_after_a_stop_request_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_watch, "GIVE_UP_SECONDS", 0.0)
     with ExitStack() as ended:
         server = ended.enter_context(PsServer(0, 1))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import abc
 import enum
 import re
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from monolith.background import END, Backoff, PeriodicThread
+from monolith.closing import Closing
 from monolith.cluster.addresses import split_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -30,7 +30,7 @@ class ServiceDiscoveryType(enum.Enum):
     """A named actor of a Ray cluster; not in ByteDance Monolith."""
 
 
-class ServiceDiscovery(abc.ABC):
+class ServiceDiscovery(Closing, abc.ABC):
     """Addresses of the processes of a job, by role (``ps``, ``worker``; the chief is worker 0) and index.
 
     An index has one holder: registering it again replaces the address. A registration is visible to its own process
@@ -59,14 +59,8 @@ class ServiceDiscovery(abc.ABC):
     def query_all(self) -> dict[str, dict[int, str]]:
         """Returns the addresses of all roles that have any: role, then index."""
 
-    def close(self) -> None:  # noqa: B027  # most services hold nothing that has to be given back
+    def close(self) -> None:  # most services hold nothing that has to be given back
         """Stops the threads and closes the connections. Idempotent."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
 
 def check_entry(name: str, index: int, addr: str) -> None:
