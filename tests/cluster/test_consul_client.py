@@ -14,7 +14,7 @@ import pytest
 from consul_agent import ConsulAgent
 from discovery_backends import eventually
 from monolith.cluster.discovery import Client, ConsulException, StockClient, UnixHTTPConnection, consul_client
-from monolith.cluster.discovery.service_discovery import Heartbeat
+from monolith.cluster.discovery.service_discovery import start_heartbeat
 from monolith.errors import UnavailableError
 from monolith.testing import FakeClock
 
@@ -308,12 +308,12 @@ def test_heartbeats_continue_whatever_a_beat_raises(error: Exception, caplog: py
             raise error
         return True
 
-    heartbeat = Heartbeat(beat, lambda: False, name="job-1")
-    heartbeat.start(0.001, 0.001)
+    heartbeat = start_heartbeat(beat, lambda: False, name="job-1", interval_seconds=0.001, retry_seconds=0.002)
     assert enough.wait(20)
-    assert heartbeat.is_beating()
-    heartbeat.stop()
-    assert f"heartbeat of job-1 failed, next in 0.0 s: {error!r}" in caplog.text
+    assert heartbeat.is_alive()
+    heartbeat.close()
+    assert heartbeat.last_error is error
+    assert f"thread heartbeat-job-1 failed, next in 0.002 s: {error!r}" in caplog.text
 
 
 def test_the_agent_address_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from monolith.cluster.discovery import (
     consul_client,
 )
 from monolith.cluster.discovery.consul import retry_with_socket_error
-from monolith.cluster.discovery.service_discovery import Heartbeat
 from monolith.cluster.runtimes.mlp import wait_for_port
 from monolith.testing import FakeClock
 
@@ -51,7 +50,12 @@ def test_the_socket_of_an_agent_is_where_fleets_put_it() -> None:
 
 def test_a_heartbeat_comes_twice_in_its_time_to_live_and_soon_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[float, float]] = []
-    monkeypatch.setattr(Heartbeat, "start", lambda self, interval, retry: started.append((interval, retry)))
+
+    def start(*_: object, name: str, interval_seconds: float, retry_seconds: float) -> None:
+        assert name == "job-2222"
+        started.append((interval_seconds, retry_seconds))
+
+    monkeypatch.setattr(consul_client, "start_heartbeat", start)
     client = Client("127.0.0.1", 1)
     monkeypatch.setattr(client, "ask", lambda *_, **__: consul_client.HttpAnswer(200, b""))
     client.register("job", 2222)

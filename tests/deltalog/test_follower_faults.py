@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from failing_once import FailingOnce
 from monolith.deltalog import DeltaLog, GapError, rows_part
+from monolith.deltalog.follow import follower as follower_module
 from monolith.deltalog.publish.part_publisher import PartPublisher
 from monolith.deltalog.publish.store_publisher import Trained
 from monolith.errors import AbortedError, DataLossError, NotFoundError, OpError, PermissionDeniedError
@@ -175,6 +177,26 @@ def test_a_started_follower_stalls_at_damage_and_resumes_when_a_base_arrives(tmp
         scene.add_base()
         wait_until(lambda: follower.error is None and follower.version == {PART: 8})
         assert values(served) == values(scene.trained)
+
+
+def test_a_follower_stalls_at_an_unexpected_error_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower_module, "POLL_SECONDS", 0.01)
+    scene = Scene(tmp_path)
+    stalls: list[tuple[str, bool]] = []
+    with Follower(new_store(serving=True), scene.log) as follower:
+        kept = follower._apply_some
+
+        def apply() -> bool:
+            stalls.append((str(follower.error), follower.is_caught_up))
+            return kept()
+
+        failing = FailingOnce(apply, thread="monolith-follower")
+        follower._apply_some = failing  # type: ignore[method-assign]
+        follower.is_caught_up = True
+        follower.start()
+        failing.require_survived()
+        assert stalls[0] == (f"follower of '{scene.log.place}': {failing.error!r}", False)
+        wait_until(lambda: follower.error is None and follower.is_caught_up)
 
 
 def wait_until(holds: Callable[[], bool]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from failing_once import FailingOnce
 from monolith import _core
 from monolith.checkpoint import Saver, TrainState
 from monolith.deltalog import DENSE_PART, DeltaLog, GapError, rows_part
@@ -158,6 +159,24 @@ def test_an_unavailable_log_gets_the_newest_rows_when_it_recovers(
     assert publisher.last_error is None
     publisher.close()
     assert blocks(followed(tmp_path / "log")) == blocks(store)
+
+
+def test_the_thread_continues_after_an_error_that_is_none_of_the_log(tmp_path: Path) -> None:
+    store = trained_store()
+    publisher = DeltaPublisher(store, str(tmp_path / "log"), interval=0.1)
+    errors: list[Exception | None] = []
+    kept = publisher._round
+
+    def publish(*, everything: bool) -> int:
+        errors.append(publisher.last_error)
+        return kept(everything=everything)
+
+    failing = FailingOnce(publish, thread="monolith-delta-publisher")
+    publisher._round = failing  # type: ignore[method-assign]
+    with publisher:
+        failing.require_survived()
+    assert errors[0] is failing.error
+    assert (publisher.failures, publisher.last_error) == (1, None)
 
 
 def test_a_replaced_publisher_raises_and_writes_nothing_more(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from failing_once import FailingOnce
 from hooks.sessions import FakeSession
 from monolith.checkpoint import TrainState
 from monolith.cluster.discovery import HostServiceDiscovery
@@ -116,6 +117,16 @@ def test_the_thread_of_a_server_pushes_by_its_interval() -> None:
     thread.close()
     thread.close()
     assert backend.asked[:5] == ["ps_1"] * 5
+
+
+def test_the_thread_survives_unexpected_errors() -> None:
+    backend = Recorded()
+    thread = PushThread(backend, 1, interval=0.001)
+    asks = FailingOnce(backend.get_sync_targets, thread="monolith-push-1")
+    backend.get_sync_targets = asks  # type: ignore[method-assign]
+    thread.start()
+    asks.require_survived()
+    thread.close()
 
 
 @pytest.mark.parametrize("num_shards", [1, 2])

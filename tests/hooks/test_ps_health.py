@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from failing_once import FailingOnce
 from hooks.sessions import FakeSession
 from monolith.cluster import BarrierOp
 from monolith.errors import UnavailableError
@@ -109,7 +110,8 @@ def test_the_thread_polls_immediately_and_repeatedly_and_survives_failures(caplo
     servers = Failing(GIB)
     with StepLoop([PsHealthHook(servers, BarrierOp(1), every_seconds=0.01)]):
         assert all(servers.asked.acquire(timeout=20) for _ in range(3))
-    assert "cannot look after the parameter servers, next in 0.01 s: closed" in caplog.text
+    assert "thread ps_health failed, next in 0.01 s: UnavailableError" in caplog.text
+    assert "closed" in caplog.text
     assert not [each for each in threading.enumerate() if each.name == "ps_health"]
 
 
@@ -162,3 +164,11 @@ def test_every_thirty_seconds_by_default() -> None:
     assert PsHealthHook(Servers(), BarrierOp(1))._every_seconds == 30
     with pytest.raises(ValueError, match="every_seconds must be > 0, got 0"):
         PsHealthHook(Servers(), BarrierOp(1), every_seconds=0)
+
+
+def test_the_thread_survives_unexpected_errors() -> None:
+    servers = Servers(GIB)
+    health = FailingOnce(servers.health, thread="ps_health")
+    servers.health = health  # type: ignore[method-assign]
+    with StepLoop([PsHealthHook(servers, BarrierOp(1), every_seconds=0.01)]):
+        health.require_survived()

@@ -53,7 +53,7 @@ def test_a_beat_that_fails_does_not_end_the_beating(caplog: pytest.LogCaptureFix
 
     with StepLoop([HeartbeatHook(metrics=Failing("m"), every_secs=0.01)]):
         assert all(beats.acquire(timeout=20) for _ in range(4))
-    assert "cannot emit the heartbeat of training, next in 0.01 s: ValueError('kind" in caplog.text
+    assert "thread training_heart_beat failed, next in 0.01 s: ValueError('kind" in caplog.text
 
 
 def test_every_thirty_seconds_by_default() -> None:

@@ -6,10 +6,11 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 
+from failing_once import FailingOnce
 from monolith.cluster import BarrierAlreadyPlacedError
 from monolith.errors import (
     AbortedError,
@@ -18,8 +19,12 @@ from monolith.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
 )
+from monolith.job.coordination import Coordinator
+from monolith.job.coordinator_connection import CoordinatorConnection
+from monolith.job.coordinator_service import CoordinatorService
 from monolith.job.state import JobState
 from monolith.ps import JobClient, PsCluster, PsServer
+from monolith.rpc.protos.coordinator_pb2 import JoinRequest, RenewRequest, Seat
 
 PATIENCE_SECONDS = 30.0
 
@@ -265,3 +270,39 @@ def test_a_state_before_anything_was_received_is_empty() -> None:
         frozenset(),
         None,
     )
+
+
+@pytest.mark.parametrize(("name", "method"), [("job-lease", "_ask_home"), ("job-news", "_take_news")])
+def test_the_threads_of_a_member_survive_errors(
+    job: Job, monkeypatch: pytest.MonkeyPatch, name: str, method: str
+) -> None:
+    called = FailingOnce(getattr(CoordinatorConnection, method), thread=name)
+    monkeypatch.setattr(CoordinatorConnection, method, called)
+    chief, worker = job.join(0), job.join(1)
+    called.require_survived()
+    chief.set_step_offset(7)
+    assert hears(worker, lambda state: state.step_offset == 7)
+
+
+def test_the_thread_of_the_coordinator_survives_errors() -> None:
+    steps = FailingOnce(lambda: 0, thread="job-coordinator")
+    with closing(CoordinatorService(steps=steps, clocks=dict)) as service:
+        service.Join(join_request())
+        steps.require_survived()
+
+
+def test_leases_expire_although_steps_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def steps() -> int:
+        raise ZeroDivisionError("a bug")
+
+    lost = threading.Event()
+    monkeypatch.setattr(Coordinator, "_forget_barrier_of", lambda *_: lost.set())
+    with closing(CoordinatorService(steps=steps, clocks=dict)) as service:
+        service.Join(join_request(lease_seconds=0.5))
+        service.Renew(RenewRequest(seat=join_request().seat))
+        assert lost.wait(PATIENCE_SECONDS)
+
+
+def join_request(*, lease_seconds: float = 10.0) -> JoinRequest:
+    seat = Seat(role="worker", index=0, token=1)
+    return JoinRequest(seat=seat, num_workers=1, address="host:1", lease_seconds=lease_seconds)

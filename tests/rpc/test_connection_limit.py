@@ -14,8 +14,10 @@ from typing import Any
 import grpc
 import pytest
 
+from failing_once import FailingOnce
 from hooks.server.certificates import Certificate, make_certificate
 from monolith.observe.process_resources import share_of_descriptors
+from monolith.rpc import connection_limit
 from monolith.rpc.connection_limit import ConnectionLimit
 from monolith.rpc.credentials import ClientCredentials, ServerCredentials
 
@@ -166,3 +168,13 @@ def test_the_share_is_below_what_the_process_may_open(monkeypatch: pytest.Monkey
     assert (share_of_descriptors(128), share_of_descriptors(10), share_of_descriptors(1024, 0.75)) == (32, 10, 192)
     monkeypatch.setattr("resource.getrlimit", lambda _: (4, 1024))
     assert share_of_descriptors(128) == 1
+
+
+def test_an_error_of_a_look_ends_neither_the_thread_nor_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    look = FailingOnce(ConnectionLimit._look, thread="connections-7")
+    monkeypatch.setattr(ConnectionLimit, "_look", lambda limit, _: look(limit, 7))
+    monkeypatch.setattr(connection_limit, "_LOOK_SECONDS", 0.01)
+    limit = ConnectionLimit(ServerCredentials())
+    limit.watch(7)
+    look.require_survived()
+    limit.close()

@@ -9,15 +9,18 @@ import numpy as np
 import pytest
 import torch
 
+from failing_once import FailingOnce
 from monolith import _core
+from monolith.cluster.discovery import ServiceDiscovery
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.nn import Embeddings, Slot
 from monolith.nn.embeddings.id_batch import IdBatchReader
 from monolith.serving.server.config import ServerConfig
 from monolith.serving.server.metrics import ServingMetrics
+from monolith.serving.shards import shard_service
 from monolith.serving.shards.served_shard import serve_shard
 from monolith.serving.shards.shard_number import ShardNumber
-from monolith.serving.shards.shard_service import ShardService
+from monolith.serving.shards.shard_service import Registration, ShardService
 from monolith.serving.shards.shard_tables import ShardTables
 from monolith.tables import LocalStore, Segment, TableConfig, TableGroup, compressors
 
@@ -212,3 +215,40 @@ def test_a_shard_that_is_closed_again_waits_for_no_clients_again(monkeypatch: py
     service.close()
     service.close()
     assert sleeps.count(7.0) == 1
+
+
+class Known(ServiceDiscovery):
+    """A discovery service in memory."""
+
+    def __init__(self) -> None:
+        self.addresses: dict[str, dict[int, str]] = {}
+
+    def register(self, name: str, index: int, addr: str) -> None:
+        self.addresses.setdefault(name, {})[index] = addr
+
+    def deregister(self, name: str, index: int, addr: str) -> None:
+        del self.addresses[name][index]
+
+    def query(self, name: str) -> dict[int, str]:
+        return self.addresses.get(name, {})
+
+    def query_all(self) -> dict[str, dict[int, str]]:
+        return self.addresses
+
+
+def test_a_shard_whose_threads_fail_is_registered_and_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shard_service, "GAUGE_SECONDS", 0.01)
+    monkeypatch.setattr(shard_service, "_TRY_AGAIN_SECONDS", 0.01)
+    metrics, discovery = ServingMetrics(), Known()
+    shows = FailingOnce(metrics.show_model, thread="serving-gauges")
+    registers = FailingOnce(discovery.register, thread="monolith-shard-registers")
+    metrics.show_model = shows  # type: ignore[method-assign]
+    discovery.register = registers  # type: ignore[method-assign]
+    shard = serve_shard("m", "0/1", tables={"model": {"item": TableConfig([Segment(2)], serving=True)}})
+    options = ServerConfig(port=None, grpc_port=0, lame_duck_seconds=0.0, drain_seconds=1.0)
+    registration = Registration(discovery, "ps_0", 3)
+    with ShardService(shard, options, metrics=metrics, registration=registration):
+        shows.require_survived()
+        registers.require_survived()
+        assert discovery.addresses == {"ps_0": {3: shard.server.address}}
+    assert discovery.addresses == {"ps_0": {}}

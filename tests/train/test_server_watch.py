@@ -6,9 +6,13 @@ import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 
+import pytest
+
+from failing_once import FailingOnce
 from monolith.clock import SystemClock
 from monolith.ps import JobClient, PsCluster, PsServer
 from monolith.stop_request import StopRequest
+from monolith.train.roles import server_watch
 from monolith.train.roles.server_watch import ServerReconnector, ServerWatch
 
 ENDS_HANGS = 60.0
@@ -78,7 +82,7 @@ def test_a_server_that_goes_between_two_looks_is_not_waited_for() -> None:
         addresses = {0: ended.enter_context(PsServer(0, 1)).address}
         follower = Follower(cluster)
         watch = ended.enter_context(ServerWatch(cluster, EndsBetween(cluster, old, addresses), StopRequest()))
-        watch._hear()
+        watch._thread.wake()
         assert follower.has_moved.wait(ENDS_HANGS)
         assert cluster.addresses[0] == addresses[0]
 
@@ -96,3 +100,34 @@ def test_a_client_waiting_on_the_home_server_is_notified_from_its_new_address() 
         old.close(0)
         addresses[0] = ended.enter_context(PsServer(0, 1)).address
         assert chief.wait_for(lambda state: state.incarnation != incarnation, timeout_seconds=ENDS_HANGS)
+
+
+def test_an_error_of_a_look_does_not_end_the_watch() -> None:
+    with ExitStack() as ended:
+        server = ended.enter_context(PsServer(0, 1))
+        cluster = ended.enter_context(PsCluster([server.address]))
+        back = ServerReconnector(cluster, dict, clock=SystemClock())
+        look = FailingOnce(back.look, thread="job/servers")
+        back.look = look  # type: ignore[method-assign]
+        watch = ended.enter_context(ServerWatch(cluster, back, StopRequest()))
+        watch._thread.wake()
+        look.require_survived()
+
+
+def test_a_watch_whose_looks_fail_closes_the_cluster_after_a_stop_request_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_watch, "GIVE_UP_SECONDS", 0.0)
+    with ExitStack() as ended:
+        server = ended.enter_context(PsServer(0, 1))
+        cluster = ended.enter_context(PsCluster([server.address]))
+        back = ServerReconnector(cluster, dict, clock=SystemClock())
+
+        def look() -> list[int]:
+            raise ZeroDivisionError("a bug")
+
+        back.look = look  # type: ignore[method-assign]
+        stop = StopRequest()
+        watch = ended.enter_context(ServerWatch(cluster, back, stop))
+        stop.set()
+        watch._thread.wake()
+        watch._thread.join(ENDS_HANGS)
+        assert cluster.is_closed

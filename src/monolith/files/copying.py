@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import fsspec
 
+from monolith.background import Backoff
 from monolith.clock import SystemClock
 from monolith.errors import AlreadyExistsError, FileUnavailableError, NotFoundError
 from monolith.files.paths import refuse_special_file
@@ -54,7 +55,7 @@ def CopyFile(  # noqa: N802 - the established name, and order of arguments
     if not overwrite and _exists(dst):
         raise AlreadyExistsError(f"CopyFile: {dst} exists and overwrite is False; not replaced by {src}")
     clock = clock or SystemClock()
-    for attempt in range(1, max_retries + 1):
+    for attempt, pause in enumerate(Backoff(FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS, tries=max_retries), 1):
         try:
             _copy(src, dst)
         except FileNotFoundError as error:
@@ -70,9 +71,9 @@ def CopyFile(  # noqa: N802 - the established name, and order of arguments
         else:
             return
         _log.warning("CopyFile: attempt %d of %d for %s failed: %s", attempt, max_retries, src, failure)
-        if attempt == max_retries:
+        if pause is None:
             raise FileUnavailableError(f"CopyFile: cannot copy {src} to {dst} in {max_retries} attempts") from failure
-        clock.sleep(min(FIRST_WAIT_SECONDS * 2 ** (attempt - 1), LONGEST_WAIT_SECONDS))
+        clock.sleep(pause)
 
 
 def CopyRecursively(  # noqa: N802 - the established name, and order of arguments

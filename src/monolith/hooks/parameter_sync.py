@@ -6,9 +6,9 @@ The backend provides the pusher and the receivers; `monolith.serving` has one ov
 from __future__ import annotations
 
 import logging
-import threading
 from typing import TYPE_CHECKING, Protocol
 
+from monolith.background import PeriodicThread
 from monolith.clock import SystemClock
 from monolith.deltalog.publish import POSITION_NAME, DeltaPublisher
 from monolith.errors import OpError
@@ -90,9 +90,7 @@ class PushThread:
         self._limit_seconds = limit_seconds
         self._clock = clock or SystemClock()
         self._refresh_at = float("-inf")
-        self._due = threading.Event()
-        self._stop = False
-        self._thread = threading.Thread(target=self._run, name=f"monolith-push-{ps_index}", daemon=True)
+        self._thread = PeriodicThread(self._push_on_time, every=interval, name=f"monolith-push-{ps_index}")
 
     def start(self) -> None:
         """Starts the thread."""
@@ -100,29 +98,23 @@ class PushThread:
 
     def wake(self) -> None:
         """Wakes the thread, because there may be rows to push."""
-        self._due.set()
+        self._thread.wake()
 
     def close(self) -> None:
         """Stops the thread, and pushes the remaining rows. Idempotent."""
-        if self._stop:
+        if self._thread.closed.is_set():
             return
-        self._stop = True
-        self._due.set()
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._thread.close()
         self._push()
         self._pusher.close()
 
-    def _run(self) -> None:
-        while not self._stop:
-            begun = self._clock.monotonic()
-            self._push()
-            left = None if self._interval is None else max(0.0, begun + self._interval - self._clock.monotonic())
-            self._due.wait(left)
-            self._due.clear()
+    def _push_on_time(self) -> float | None:
+        begun = self._clock.monotonic()
+        self._push()
+        return None if self._interval is None else max(0.0, begun + self._interval - self._clock.monotonic())
 
     def _push(self) -> None:
-        """Pushes once. An error is logged, and the next run retries."""
+        """Pushes once. An error is logged, and the next call retries."""
         try:
             now = self._clock.monotonic()
             if now >= self._refresh_at:

@@ -6,9 +6,9 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Protocol
 
+from monolith.background import PeriodicThread
 from monolith.clock import SystemClock
 from monolith.cluster import BarrierAlreadyPlacedError
-from monolith.errors import OpError
 from monolith.hook import Hook
 
 if TYPE_CHECKING:
@@ -72,15 +72,16 @@ class PsHealthHook(Hook):
         self._placed_at: float | None = None
         self._goes_on = threading.Event()
         self._goes_on.set()
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: PeriodicThread | None = None
 
     def after_create_session(self, session: HookedSession) -> None:
         """Starts the thread; a rebuilt session keeps it."""
         if self._thread is None:
             session.on_close(self._stop)
-            self._ended.clear()
-            self._thread = threading.Thread(target=self._run, name="ps_health", daemon=True)
+            again = min(_AGAIN_SECONDS, self._every_seconds)
+            self._thread = PeriodicThread(
+                lambda: None if self.look() else again, every=self._every_seconds, name="ps_health"
+            )
             self._thread.start()
 
     def before_run(self, context: StepContext) -> None:
@@ -130,21 +131,10 @@ class PsHealthHook(Hook):
         self._goes_on.set()
         _log.warning("training resumes: after %.0f s all parameter servers are below their memory limit", seconds)
 
-    def _run(self) -> None:
-        seconds = 0.0
-        while not self._ended.wait(seconds):
-            seconds = self._every_seconds
-            try:
-                if not self.look():
-                    seconds = min(_AGAIN_SECONDS, self._every_seconds)
-            except OpError as error:
-                _log.warning("cannot look after the parameter servers, next in %g s: %s", seconds, error)
-
     def _stop(self) -> None:
         thread, self._thread = self._thread, None
-        self._ended.set()
         if thread is not None:
-            thread.join()
+            thread.close()
         if self._placed_at is not None:
             self._placed_at = None
             self._goes_on.set()

@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from monolith.background import END, Backoff, End, PeriodicThread
 from monolith.clock import SystemClock, wait_until
 from monolith.errors import (
     AbortedError,
@@ -94,8 +95,8 @@ class CoordinatorConnection:
         self._take_place()
         cluster.on_move(self._moved)
         self._threads = [
-            threading.Thread(target=target, name=f"job-{name}", daemon=True)
-            for name, target in (("news", self._listen), ("lease", self._keep_lease))
+            PeriodicThread(call, every=0.0, name=name, backoff=Backoff(_ASK_AGAIN_SECONDS, _ASK_AGAIN_SECONDS))
+            for name, call in (("job-news", self._listen), ("job-lease", self._keep_lease))
         ]
         for thread in self._threads:
             thread.start()
@@ -230,7 +231,7 @@ class CoordinatorConnection:
             channel = self._cluster.channel(0)
             channel.begin("Leave", request, _GOODBYE_SECONDS, wait_for_ready=False).result()
         for thread in self._threads:
-            thread.join()
+            thread.close()
 
     # Joining
 
@@ -288,52 +289,53 @@ class CoordinatorConnection:
 
     # Threads
 
-    def _listen(self) -> None:
-        while not self._is_over():
-            channel = self._cluster.channel(0)
+    def _listen(self) -> End | None:
+        channel = self._cluster.channel(0)
+        try:
+            stream = channel.open_stream("Watch", messages.SeatRequest(seat=self.seat))
+            with self._changed:
+                self._stream = stream
+                if self._is_closed:
+                    stream.cancel()
             try:
-                stream = channel.open_stream("Watch", messages.SeatRequest(seat=self.seat))
-                with self._changed:
-                    self._stream = stream
-                    if self._is_closed:
-                        stream.cancel()
                 for news in channel.answers(stream, "Watch"):
                     self._take_news(news)
-            except NotFoundError:
-                self._begin_anew()
-            except AbortedError as error:
-                self._lose(error)
-            except OpError as error:
-                self._disconnect(str(error))
-                self._begin_anew()
-            with self._changed:
-                if not self._is_closed:
-                    self._changed.wait(_ASK_AGAIN_SECONDS)
+            finally:
+                stream.cancel()  # or the next one would be this member's second
+        except NotFoundError:
+            self._begin_anew()
+        except AbortedError as error:
+            self._lose(error)
+        except OpError as error:
+            self._disconnect(str(error))
+            self._begin_anew()
+        with self._changed:
+            if not self._is_closed:
+                self._changed.wait(_ASK_AGAIN_SECONDS)
+        return END if self._is_over() else None
 
     def _begin_anew(self) -> None:
         if not self._is_over():
             with suppress(OpError):
                 self._announce()
 
-    def _keep_lease(self) -> None:
+    def _keep_lease(self) -> End | None:
         every = self._said.lease_seconds / _RENEWALS_PER_LEASE
-        while not self._is_over():
-            begun = time.monotonic()
-            try:
-                request = messages.RenewRequest(seat=self.seat, progress=self.progress)
-                self._ask_home("Renew", request, self._said.lease_seconds)
-                with self._changed:
-                    self._heard_at = begun
-            except NotFoundError:
-                self._begin_anew()
-            except AbortedError as error:
-                self._lose(error)
-            except OpError as error:
-                self._disconnect(str(error))
+        begun = time.monotonic()
+        try:
+            request = messages.RenewRequest(seat=self.seat, progress=self.progress)
+            self._ask_home("Renew", request, self._said.lease_seconds)
             with self._changed:
-                self._changed.wait_for(
-                    lambda: self._is_closed or self._lost is not None, max(0.0, begun + every - time.monotonic())
-                )
+                self._heard_at = begun
+        except NotFoundError:
+            self._begin_anew()
+        except AbortedError as error:
+            self._lose(error)
+        except OpError as error:
+            self._disconnect(str(error))
+        with self._changed:
+            self._changed.wait_for(self._is_over, begun + every - time.monotonic())
+        return END if self._is_over() else None
 
     def _take_news(self, news: messages.News) -> None:
         with self._changed:
@@ -392,8 +394,5 @@ class CoordinatorConnection:
             return self._is_closed or self._lost is not None
 
     def _moved(self, index: int) -> None:
-        if index == 0:
-            with self._changed:
-                stream = self._stream
-            if stream is not None:
-                stream.cancel()
+        if index == 0 and (stream := self._stream) is not None:
+            stream.cancel()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import logging
 import secrets
 import threading
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from monolith.background import END, Backoff, End, PeriodicThread
 from monolith.data.file_queue import WorkerProgress
 from monolith.errors import InvalidArgumentError, OpError
 from monolith.job.coordination import Coordinator
@@ -115,10 +115,10 @@ class FileCalls:
             self._note_takers(takers)
 
 
-_log = logging.getLogger(__name__)
-
 _LOOK_SECONDS = 0.2
 """How often members receive new step counts."""
+_AGAIN_SECONDS = 0.01
+"""Pause after an error. Shorter than the above: while step counts cannot be read, leases are still looked after."""
 
 
 class CoordinatorService(FileCalls):
@@ -148,7 +148,7 @@ class CoordinatorService(FileCalls):
         self._announced = self._coordinator.state(time.monotonic())
         self._has_news = False
         self._is_closed = False
-        self._thread: threading.Thread | None = None
+        self._thread: PeriodicThread | None = None
         self._tell_takers()
 
     @property
@@ -177,7 +177,7 @@ class CoordinatorService(FileCalls):
             self._is_closed = True
             self._changed.notify_all()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.close()
         self._streams.close()
         self.close_files()
 
@@ -311,15 +311,16 @@ class CoordinatorService(FileCalls):
     def _begin(self) -> None:
         """Starts the thread with the first member. REQUIRES: the condition is held."""
         if self._thread is None and not self._is_closed:
-            self._thread = threading.Thread(target=self._tell, name="job-coordinator", daemon=True)
+            again = Backoff(_AGAIN_SECONDS, _AGAIN_SECONDS)
+            self._thread = PeriodicThread(self._tell, every=0.0, name="job-coordinator", backoff=again)
             self._thread.start()
 
-    def _tell(self) -> None:
-        while (state := self._next_state()) is not None:
-            try:
-                self._streams.send(state)
-            except Exception:  # noqa: BLE001 - keep notifying after a failure
-                _log.exception("members of the job could not be notified")
+    def _tell(self) -> End | None:
+        state = self._next_state()
+        if state is None:
+            return END
+        self._streams.send(state)
+        return None
 
     def _next_state(self) -> JobState | None:
         """Waits for the next state to send; None: the server ends."""

@@ -77,7 +77,9 @@ class RoleActor:
         try:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(_ended_by_signals())
-                threading.Thread(target=_pass_signals, args=(ray, job, spec.role, life), daemon=True).start()
+                threading.Thread(
+                    target=_pass_signals, args=(ray, job, spec.role, life), name="ray-signals", daemon=True
+                ).start()
                 arguments = self._prepared(ray, stack)
                 stack.enter_context(_progress_told(partial(_tell, ray, job, spec.role)))
                 exit_code = _exit_code_of(spec.entry, arguments)
@@ -157,7 +159,7 @@ def _progress_told(tell: Callable[[Mapping[str, Any]], None]) -> Iterator[None]:
     """Forwards messages on the progress pipe of this process to `tell`."""
     ours, theirs = os.pipe()
     environment.put(PROGRESS_FD, str(theirs))
-    reader = threading.Thread(target=_tell_lines, args=(ours, tell), daemon=True)
+    reader = threading.Thread(target=_tell_lines, args=(ours, tell), name="ray-progress", daemon=True)
     reader.start()
     try:
         yield

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import logging
-import threading
 from typing import TYPE_CHECKING, Self
 
+from monolith.background import PeriodicThread
 from monolith.clock import SystemClock
 from monolith.observe.metric_names import get_metric_prefix, require_text
 from monolith.observe.metric_recorder import process_recorder
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
     from monolith.observe.metric_recorder import MetricRecorder
-
-_log = logging.getLogger(__name__)
 
 EVERY_SECONDS = 30.0
 
@@ -45,8 +42,7 @@ class HeartBeat:
         self.every_seconds = every_seconds
         self._metrics = metrics or MetricClient()
         self._clock = clock or SystemClock()
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: PeriodicThread | None = None
 
     def beat(self) -> None:
         """Emits that training runs."""
@@ -55,16 +51,14 @@ class HeartBeat:
     def start(self) -> None:
         """Emits one heartbeat, and further ones until `stop`."""
         self.beat()
-        self._stopped.clear()
-        self._thread = threading.Thread(target=self._run, name="training_heart_beat", daemon=True)
-        self._thread.start()
+        self._thread = PeriodicThread(self.beat, every=self.every_seconds, name="training_heart_beat")
+        self._thread.start(after=self.every_seconds)
 
     def stop(self) -> None:
         """Emits that training has stopped."""
         thread, self._thread = self._thread, None
-        self._stopped.set()
         if thread is not None:
-            thread.join()
+            thread.close()
         self._metrics.emit_store("training_heart_beat", self._clock.now(), {"type": "stopped"})
 
     def __enter__(self) -> Self:
@@ -73,13 +67,6 @@ class HeartBeat:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(self.every_seconds):
-            try:
-                self.beat()
-            except Exception as error:  # noqa: BLE001 - without beats a job that trains is taken for dead
-                _log.warning("cannot emit the heartbeat of training, next in %g s: %r", self.every_seconds, error)
 
 
 # >>> from monolith.observe import MetricClient, MetricRecorder

@@ -10,8 +10,10 @@ import threading
 import time
 import urllib.parse
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from monolith.background import PeriodicThread
 from monolith.observe import share_of_descriptors
 
 if TYPE_CHECKING:
@@ -60,19 +62,17 @@ class ConnectionLimit:
         self._calls: dict[_Peer, tuple[bool, float]] = {}
         """Peers that have called: whether a call was accepted, and when the last one came."""
         self._connections: dict[_Peer, _Connection] = {}
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: PeriodicThread | None = None
 
     def watch(self, port: int) -> None:
         """Starts a thread that polls the connections to a port."""
-        self._thread = threading.Thread(target=self._run, args=(port,), name=f"connections-{port}", daemon=True)
-        self._thread.start()
+        self._thread = PeriodicThread(partial(self._look, port), every=_LOOK_SECONDS, name=f"connections-{port}")
+        self._thread.start(after=_LOOK_SECONDS)
 
     def close(self) -> None:
         """Stops the thread. Idempotent."""
-        self._ended.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.close()
 
     def intercept_service(self, continuation: Callable[[Any], Any], details: Any) -> Any:
         """Records the peer of a call; gRPC calls this for each one."""
@@ -99,11 +99,8 @@ class ConnectionLimit:
                 before = self._calls.get(place, (False, 0.0))[0]
                 self._calls[place] = (before or is_accepted, time.monotonic())
 
-    def _run(self, port: int) -> None:
-        while not self._ended.wait(_LOOK_SECONDS):
-            self._look(port, time.monotonic())
-
-    def _look(self, port: int, now: float) -> None:
+    def _look(self, port: int) -> None:
+        now = time.monotonic()
         open_sockets = dict(_connections_to(port))
         before, self._connections = self._connections, {}
         with self._lock:

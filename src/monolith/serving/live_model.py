@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from monolith.background import PeriodicThread
 from monolith.deltalog import DENSE_PART
 from monolith.deltalog.follow import Follower
 from monolith.errors import OpError
@@ -182,50 +183,45 @@ class DenseGate:
     def __init__(self, live: LiveModel, gate: PromotionGate) -> None:
         self._live = live
         self._gate = gate
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()  # guards the field below
         self._offered: tuple[Weights, int] | None = None
-        self._is_ending = False
         self.awaits_first = False
         """Whether weights were offered and none judged yet: the model still serves the weights of its export."""
-        self._thread: threading.Thread | None = None
+        self._thread = PeriodicThread(self._judge, every=None, name="monolith-gate", on_error=self._note_error)
         self.problem: str | None = None
         """Why the last judged weights are not served; None: they are."""
 
     def offer(self, candidate: tuple[Weights, int]) -> None:
         """Offers new weights with the number of their increment; they replace waiting ones."""
-        with self._changed:
+        with self._lock:
             self._offered = candidate
-            if self._thread is None:
+            if self._thread.ident is None:
                 self.awaits_first = True
-                self._thread = threading.Thread(target=self._run, name="monolith-gate", daemon=True)
                 self._thread.start()
-            self._changed.notify()
+        self._thread.wake()
 
     def close(self) -> None:
         """Stops the thread; waiting weights are not served. Idempotent."""
-        with self._changed:
-            self._is_ending = True
-            self._changed.notify()
-        if self._thread is not None:
-            self._thread.join()
+        self._thread.close()
 
-    def _run(self) -> None:
+    def _judge(self) -> None:
         torch.set_num_threads(1)  # of this thread; leaves the cores to requests
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._offered is not None or self._is_ending)
-                candidate, self._offered = self._offered, None
-                if self._is_ending or candidate is None:
-                    return
-            weights, number = candidate
-            served, _ = self._live.current
-            verdict = self._gate.judge(
-                WithWeights(self._live, weights), kind="dense", against=WithWeights(self._live, served)
-            )
-            if verdict.refused is None:
-                self._live.current = candidate
-            self._note(number, verdict)
-            self.awaits_first = False
+        with self._lock:
+            candidate, self._offered = self._offered, None
+        if candidate is None:
+            return
+        weights, number = candidate
+        served, _ = self._live.current
+        verdict = self._gate.judge(
+            WithWeights(self._live, weights), kind="dense", against=WithWeights(self._live, served)
+        )
+        if verdict.refused is None:
+            self._live.current = candidate
+        self._note(number, verdict)
+        self.awaits_first = False
+
+    def _note_error(self, error: Exception) -> None:
+        self.problem = f"the newest dense weights of the delta log could not be judged: {error!r}"
 
     def _note(self, number: int, verdict: GateVerdict) -> None:
         if verdict.refused is None:

@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
+from monolith.background import Backoff, PeriodicThread
 from monolith.errors import DeadlineExceededError, OpError, UnavailableError
 
 if TYPE_CHECKING:
@@ -62,33 +63,29 @@ class VersionWatch(Generic[Version]):
         self._kept_out: str | None = None
         """Why the wanted version was rejected."""
         self._pause_seconds = POLL_SECONDS
-        self.stopped = threading.Event()
+        self._backoff = Backoff(2 * POLL_SECONDS, _LONGEST_PAUSE_SECONDS)
+        self._thread = PeriodicThread(
+            self._poll, every=POLL_SECONDS if polls else None, name=f"monolith-versions-{subject}"
+        )
+        self.stopped = self._thread.closed
         """Set by `close`; for waits in `activate`."""
-        self._woken = threading.Event()
-        self._thread: threading.Thread | None = None
         self._attempt: _Attempt | None = None
         """The running load."""
 
     def start(self) -> None:
         """Starts the thread."""
-        self._thread = threading.Thread(target=self._run, name=f"monolith-versions-{self._subject}", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
         """Checks for newer versions immediately."""
-        self._woken.set()
+        self._thread.wake()
 
     def close(self) -> None:
         """Stops the watch.
 
         Waits up to `CLOSE_SECONDS` for a version that is being loaded, then abandons it. Idempotent.
         """
-        self.stopped.set()
-        self._woken.set()
-        if self._thread is None:
-            return
-        self._thread.join(CLOSE_SECONDS)
-        if self._thread.is_alive():
+        if not self._thread.close(CLOSE_SECONDS):
             _log.warning(
                 "%s: abandoned a version that was still loading %g s after the watch was closed",
                 self._subject,
@@ -127,21 +124,18 @@ class VersionWatch(Generic[Version]):
 
     # In the thread
 
-    def _run(self) -> None:
-        while not self.stopped.is_set():
-            self._woken.clear()
-            away = None
-            try:
-                self._look()
-                self._pause_seconds = POLL_SECONDS
-            except OpError as error:
-                away = error.message
-                if away != self._away and not self.stopped.is_set():
-                    _log.warning("%s: newer versions cannot be listed, retrying: %s", self._subject, error)
-            except Exception:  # noqa: BLE001 - serving continues; the error is logged
-                _log.exception("%s: polling for newer versions failed", self._subject)
-            self._away = away
-            self._woken.wait(self._pause_seconds if self._polls or away is not None else None)
+    def _poll(self) -> float | None:
+        try:
+            self._look()
+        except OpError as error:
+            if error.message != self._away and not self.stopped.is_set():
+                _log.warning("%s: newer versions cannot be listed, retrying: %s", self._subject, error)
+            self._away = error.message
+            return self._pause_seconds
+        self._away = None
+        self._pause_seconds = POLL_SECONDS
+        self._backoff.reset()
+        return POLL_SECONDS if self._polls else None
 
     def _look(self) -> None:
         """Loads wanted versions until there is none, or only one already tried."""
@@ -159,7 +153,7 @@ class VersionWatch(Generic[Version]):
         try:
             self._take_up_in_time(version)
         except UnavailableError:
-            self._pause_seconds = min(2 * self._pause_seconds, _LONGEST_PAUSE_SECONDS)
+            self._pause_seconds = self._backoff.next()
             raise
         except Exception as error:  # noqa: BLE001 - a task may raise anything; serving continues
             reason = error.message if isinstance(error, OpError) else f"{type(error).__name__}: {error}"

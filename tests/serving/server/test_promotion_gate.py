@@ -6,15 +6,18 @@ import json
 import math
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from failing_once import FailingOnce
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.serving import Predictor, version_watch
+from monolith.serving.live_model import DenseGate
 from monolith.serving.promotion import Promotion, PromotionConfig, PromotionGate
 from monolith.serving.server import ModelRegistry
 from serving.server.promoted_models import Versions, batch, score, wait_until, write_gate
@@ -153,6 +156,23 @@ def answers(served: Gated, wanted: Any) -> bool:
 
 def has_problem(served: Gated, said: str) -> bool:
     return said in str(served.status()["versions"][0]["problem"])
+
+
+def test_weights_that_could_not_be_judged_are_a_problem_until_the_next_ones_are() -> None:
+    judge = FailingOnce(lambda *_, **__: SimpleNamespace(refused=None), thread="monolith-gate")
+    live: Any = SimpleNamespace(current=({}, -1), model=None)
+    gate: Any = SimpleNamespace(judge=judge)
+    with closing(DenseGate(live, gate)) as dense:
+        dense.offer(({}, 1))
+        wait_until(lambda: dense.problem is not None)
+        assert dense.problem == f"the newest dense weights of the delta log could not be judged: {judge.error!r}"
+        assert live.current == ({}, -1)
+        assert dense.awaits_first
+        dense.offer(({}, 2))
+        judge.require_survived()
+        wait_until(lambda: not dense.awaits_first)
+        assert live.current == ({}, 2)
+        assert [dense.problem] == [None]
 
 
 def test_dense_weights_of_the_log_wait_for_the_gate_while_rows_continue(

@@ -20,9 +20,12 @@ import grpc
 import pytest
 import torch
 
+from failing_once import FailingOnce
 from hooks.server.certificates import make_certificate
 from monolith.serving.server import LimitsConfig, ModelRegistry, ModelServer, RequestQueueConfig
+from monolith.serving.server import server as server_module
 from monolith.serving.server.http.front import _listen
+from monolith.serving.server.metrics import ServingMetrics
 from monolith.testing import SmallModel
 from serving.server.test_grpc import RAGGED
 from serving.server.test_grpc import call as call_grpc
@@ -360,3 +363,11 @@ def test_the_body_of_an_answer_does_not_wait_until_its_head_is_acknowledged() ->
         accepted, _ = listening.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_the_thread_of_the_gauges_survives_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_module, "GAUGE_SECONDS", 0.01)
+    shows = FailingOnce(ServingMetrics.show_queue, thread="serving-gauges")
+    monkeypatch.setattr(ServingMetrics, "show_queue", shows)
+    with ModelServer(ModelRegistry()):
+        shows.require_survived()

@@ -11,6 +11,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING
 
+from monolith.background import Backoff
 from monolith.checkpoint.catalog import full_local_path, step_of
 from monolith.checkpoint.folder import FolderPath, open_folder
 from monolith.checkpoint.protos.checkpoint_state_pb2 import CheckpointState, MonolithCheckpointState
@@ -76,12 +77,12 @@ def get_checkpoint_state(
 
 
 def _read_again(folder: Folder, filename: str, clock: Clock) -> CheckpointState | None:
-    for read in range(READS):
+    for pause in Backoff(_PAUSE_SECONDS, _PAUSE_SECONDS, tries=READS):
         state = read_checkpoint_state(folder, filename)
         if state is not None or not folder.exists(filename):
             return state
-        if read + 1 < READS:
-            clock.sleep(_PAUSE_SECONDS)
+        if pause is not None:
+            clock.sleep(pause)
     raise DataLossError("read ckpt error!")  # the text of ByteDance Monolith
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import http
 import ipaddress
 import logging
-import random
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from monolith.background import Backoff
 from monolith.clock import SystemClock
 from monolith.cluster.addresses import concat_ip_and_port, split_address
 from monolith.cluster.discovery.consul_client import Client, ConsulException
@@ -35,13 +35,13 @@ def retry_with_socket_error(
     error.
     """
     clock = clock or SystemClock()
-    for tries in range(1, MAX_TRIES + 1):
+    backoff = Backoff(max_backoff_seconds, max_backoff_seconds, jitter="full", tries=MAX_TRIES)
+    for tries, pause in enumerate(backoff, 1):
         try:
             return call()
         except OSError as err:
-            if tries == MAX_TRIES:
+            if pause is None:
                 raise
-            pause = random.uniform(0, max_backoff_seconds)  # noqa: S311  # spreads load, guards nothing
             _log.warning("try %d of %d failed (%s); next in %.1f s", tries, MAX_TRIES, err, pause)
             clock.sleep(pause)
     raise AssertionError("the last try returns or raises")

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith import environment
 from monolith.clock import SystemClock
-from monolith.cluster.discovery.service_discovery import Heartbeat
+from monolith.cluster.discovery.service_discovery import start_heartbeat
 from monolith.errors import UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from monolith.background import PeriodicThread
     from monolith.clock import Clock
 
 _log = logging.getLogger(__name__)
@@ -95,7 +96,7 @@ class Client:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._cache: dict[str, tuple[float, list[dict[str, Any]]]] = {}
-        self._heartbeats: dict[str, Heartbeat] = {}
+        self._heartbeats: dict[str, PeriodicThread] = {}
 
     def lookup(self, name: str, timeout: float = 3, cachetime: float = 0) -> list[dict[str, Any]]:
         """Returns the instances of a service: objects with ``Port`` and a map ``Tags``; none when the agent refuses.
@@ -146,10 +147,14 @@ class Client:
             return
         if not service.beat():
             _log.warning("consul: the agent does not take heartbeats of %s", service.service_id)
-        heartbeat = Heartbeat(service.beat, service.repair, name=service.service_id)
         with self._lock:
-            self._heartbeats[service.service_id] = heartbeat
-        heartbeat.start(self._heartbeat_seconds, self._retry_seconds)
+            self._heartbeats[service.service_id] = start_heartbeat(
+                service.beat,
+                service.repair,
+                name=service.service_id,
+                interval_seconds=self._heartbeat_seconds,
+                retry_seconds=self._retry_seconds,
+            )
 
     def deregister(self, name: str, port: int, host: str | None = None) -> None:
         """Deregisters the service ``<name>-<port>`` and stops its heartbeat.
@@ -168,7 +173,7 @@ class Client:
         """Returns whether this client sends heartbeats for the service."""
         with self._lock:
             heartbeat = self._heartbeats.get(f"{name}-{port}")
-        return heartbeat is not None and heartbeat.is_beating()
+        return heartbeat is not None and heartbeat.is_alive()
 
     def close(self) -> None:
         """Stops all heartbeats; the agent drops the services when their time to live has passed."""
@@ -176,7 +181,7 @@ class Client:
             heartbeats = list(self._heartbeats.values())
             self._heartbeats.clear()
         for heartbeat in heartbeats:
-            heartbeat.stop()
+            heartbeat.close()
 
     def _lookup(self, name: str, timeout: float) -> list[dict[str, Any]]:
         query = urllib.parse.urlencode({"name": name, "addr-family": "dual-stack"})
@@ -256,7 +261,7 @@ class Client:
         with self._lock:
             heartbeat = self._heartbeats.pop(service_id, None)
         if heartbeat:
-            heartbeat.stop()
+            heartbeat.close()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,14 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from monolith.clock import SystemClock
-from monolith.cluster.discovery.service_discovery import Heartbeat, ServiceDiscovery, check_entry, check_role
+from monolith.cluster.discovery.service_discovery import ServiceDiscovery, check_entry, check_role, start_heartbeat
 from monolith.cluster.runtimes.ray import NAMESPACE, load_ray
 from monolith.errors import UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from monolith.background import PeriodicThread
 
 _log = logging.getLogger(__name__)
 
@@ -126,7 +128,7 @@ class RayServiceDiscovery(ServiceDiscovery):
         self._lock = threading.Lock()
         self._handle: Any = None
         self._own: dict[tuple[str, int], str] = {}
-        self._heartbeat: Heartbeat | None = None
+        self._heartbeat: PeriodicThread | None = None
 
     def register(self, name: str, index: int, addr: str) -> None:
         """Registers at the actor, and keeps sending heartbeats.
@@ -139,8 +141,13 @@ class RayServiceDiscovery(ServiceDiscovery):
         with self._lock:
             self._own[name, index] = addr
             if self._heartbeat is None:
-                self._heartbeat = Heartbeat(self._beat, self._claim, name=f"ray-{self._name}")
-                self._heartbeat.start(self._beat_seconds, self._beat_seconds)
+                self._heartbeat = start_heartbeat(
+                    self._beat,
+                    self._claim,
+                    name=f"ray-{self._name}",
+                    interval_seconds=self._beat_seconds,
+                    retry_seconds=self._beat_seconds,
+                )
 
     def deregister(self, name: str, index: int, addr: str) -> None:
         """Deregisters the entry if the actor still lists this address."""
@@ -170,7 +177,7 @@ class RayServiceDiscovery(ServiceDiscovery):
             heartbeat, self._heartbeat = self._heartbeat, None
             self._own.clear()
         if heartbeat is not None:
-            heartbeat.stop()
+            heartbeat.close()
             with contextlib.suppress(UnavailableError):
                 self._call("leave", self._client)
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import abc
 import enum
-import logging
 import re
-import threading
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
+from monolith.background import END, Backoff, PeriodicThread
+from monolith.closing import Closing
 from monolith.cluster.addresses import split_address
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import TracebackType
 
 _NAME = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -31,7 +30,7 @@ class ServiceDiscoveryType(enum.Enum):
     """A named actor of a Ray cluster; not in ByteDance Monolith."""
 
 
-class ServiceDiscovery(abc.ABC):
+class ServiceDiscovery(Closing, abc.ABC):
     """Addresses of the processes of a job, by role (``ps``, ``worker``; the chief is worker 0) and index.
 
     An index has one holder: registering it again replaces the address. A registration is visible to its own process
@@ -60,14 +59,8 @@ class ServiceDiscovery(abc.ABC):
     def query_all(self) -> dict[str, dict[int, str]]:
         """Returns the addresses of all roles that have any: role, then index."""
 
-    def close(self) -> None:  # noqa: B027  # most services hold nothing that has to be given back
+    def close(self) -> None:  # most services hold nothing that has to be given back
         """Stops the threads and closes the connections. Idempotent."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
 
 def check_entry(name: str, index: int, addr: str) -> None:
@@ -92,47 +85,24 @@ def check_role(name: str) -> None:
         raise ValueError(f"discovery: a role is letters, digits, '_' and '-', such as ps or worker; got {name!r}")
 
 
-_log = logging.getLogger(__name__)
+def start_heartbeat(
+    beat: Callable[[], bool],
+    repair: Callable[[], bool],
+    *,
+    name: str,
+    interval_seconds: float,
+    retry_seconds: float,
+) -> PeriodicThread:
+    """Starts a thread that calls ``beat`` at an interval; the first time after one interval.
 
-
-class Heartbeat:
-    """Calls ``beat`` at an interval. When that returns False it calls ``repair``, and stops if that returns False too.
-
-    A beat or a repair that raises is retried after the shorter retry interval. The thread is a daemon; `stop` ends it
-    and waits for it, and may be called from any thread, also from within ``repair``.
+    When ``beat`` returns False it calls ``repair``, and ends if that returns False too. A call that raises is retried
+    after the shorter retry interval.
     """
-
-    def __init__(self, beat: Callable[[], bool], repair: Callable[[], bool], *, name: str) -> None:
-        self._beat = beat
-        self._repair = repair
-        self._stopped = threading.Event()
-        self._name = name
-        self._thread: threading.Thread | None = None
-
-    def start(self, interval_seconds: float, retry_seconds: float) -> None:
-        """Starts the thread; the first beat comes after one interval."""
-        self._thread = threading.Thread(
-            target=self._run, args=(interval_seconds, retry_seconds), name=f"heartbeat-{self._name}", daemon=True
-        )
-        self._thread.start()
-
-    def is_beating(self) -> bool:
-        """Returns whether the heartbeat was started and has not stopped."""
-        return self._thread is not None and self._thread.is_alive()
-
-    def stop(self) -> None:
-        """Stops the heartbeat; returns when the thread has ended."""
-        self._stopped.set()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-
-    def _run(self, interval_seconds: float, retry_seconds: float) -> None:
-        pause = interval_seconds
-        while not self._stopped.wait(pause):
-            try:
-                if not self._beat() and not self._repair():
-                    return
-                pause = interval_seconds
-            except Exception as err:  # noqa: BLE001 - whatever it is: without heartbeats a service would be dropped
-                _log.warning("heartbeat of %s failed, next in %.1f s: %r", self._name, retry_seconds, err)
-                pause = retry_seconds
+    thread = PeriodicThread(
+        lambda: None if beat() or repair() else END,
+        every=interval_seconds,
+        name=f"heartbeat-{name}",
+        backoff=Backoff(retry_seconds, retry_seconds),
+    )
+    thread.start(after=interval_seconds)
+    return thread

@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from monolith.background import Backoff
 from monolith.data.kafka.position import Partition
 from monolith.errors import (
     CancelledError,
@@ -176,7 +177,7 @@ class KafkaClient:
             UnavailableError: there is no response within `patience`.
         """
         deadline = time.monotonic() + self._patience
-        pause = 0.05
+        backoff = Backoff(0.05, _LONGEST_PAUSE_SECONDS)
         while True:
             try:
                 answer = request(min(_CALL_SECONDS, self._patience))
@@ -185,11 +186,10 @@ class KafkaClient:
                 self._last_error = _text(error)
                 if not self._may_pass(error):
                     raise self.translate(error, what) from failure
-                if time.monotonic() + pause > deadline:
+                if time.monotonic() + (pause := backoff.next()) > deadline:
                     raise self._unavailable(what) from failure
                 self._stopped.wait(pause)
                 self.raise_if_stopped()
-                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
             else:
                 self.seen()
                 return answer

@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
+from monolith.background import END, End, PeriodicThread
 from monolith.clock import SystemClock
 from monolith.closing import Closing
 from monolith.deltalog import DeltaLog, GapError, IncrementKind, Lag
@@ -21,6 +22,7 @@ from monolith.errors import (
     NotFoundError,
     OpError,
     UnavailableError,
+    UnknownError,
 )
 from monolith.tables import ALL_BUCKETS
 
@@ -103,10 +105,11 @@ class Follower(Closing):
         self._look_again = 0.0
         """When to poll for new parts next."""
         self._lock = threading.RLock()
-        self._stop = threading.Event()
         self._running = threading.Event()
         self._running.set()
-        self._thread: threading.Thread | None = None
+        self._thread = PeriodicThread(
+            self._follow, every=POLL_SECONDS, name="monolith-follower", on_error=self._note_unexpected
+        )
         self.error: OpError | None = None
         """Error that ended following, or that stalls it until a newer base is available; None: running."""
         self.away: OpError | None = None
@@ -183,7 +186,6 @@ class Follower(Closing):
 
     def start(self) -> None:
         """Starts a thread that follows the log."""
-        self._thread = threading.Thread(target=self._run, name="monolith-follower", daemon=True)
         self._thread.start()
 
     def pause(self) -> None:
@@ -216,53 +218,53 @@ class Follower(Closing):
 
     def close(self) -> None:
         """Stops following; the tables stay. Idempotent."""
-        self._stop.set()
         self._running.set()
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self._thread.close()
         self._applier.close()
 
     # Internals
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            self._running.wait()
-            try:
-                with self._lock:
-                    more = self._running.is_set() and self._apply_some()
-            except UnavailableError as error:
-                _log.warning("follower: the log is unavailable, retrying: %s", error)
-                self.away = error
-                self._stop.wait(POLL_SECONDS)
-                continue
-            except NotFoundError as error:
-                self.away = error
-                self._stop.wait(POLL_SECONDS)  # the log does not exist yet
-                continue
-            except (GapError, DataLossError) as error:
-                # A base after the missing increments may still appear: from a compaction, or from a new generation.
-                if self.error is None:
-                    _log.error("follower: stalled until a later base appears: %s", error)
-                self.error = error
-                self.is_caught_up = False
-                self._stop.wait(POLL_SECONDS)
-                continue
-            except OpError as error:
-                self.error = error
-                _log.error("follower: %s", error)
-                return
-            self.error = self.away = None
-            if not more:
-                self.is_caught_up = self.is_caught_up or not self._applier.held
-                self._wait_for_more()
+    def _follow(self) -> float | End | None:
+        self._running.wait()
+        try:
+            with self._lock:
+                more = self._running.is_set() and self._apply_some()
+        except UnavailableError as error:
+            _log.warning("follower: the log is unavailable, retrying: %s", error)
+            self.away = error
+            return None
+        except NotFoundError as error:
+            self.away = error  # the log does not exist yet
+            return None
+        except (GapError, DataLossError) as error:
+            # A base after the missing increments may still appear: from a compaction, or from a new generation.
+            if self.error is None:
+                _log.error("follower: stalled until a later base appears: %s", error)
+            self._stall(error)
+            return None
+        except OpError as error:
+            self.error = error
+            _log.error("follower: %s", error)
+            return END
+        self.error = self.away = None
+        if not more:
+            self.is_caught_up = self.is_caught_up or not self._applier.held
+            self._wait_for_more()
+        return 0.0
+
+    def _stall(self, error: OpError) -> None:
+        self.error = error
+        self.is_caught_up = False
+
+    def _note_unexpected(self, error: Exception) -> None:
+        self._stall(UnknownError(f"follower of '{self.log.place}': {error!r}"))
 
     def _wait_for_more(self) -> None:
         readers = list(self._applier.readers.values())
         if len(readers) == 1:
-            readers[0].wait(POLL_SECONDS, self._stop)
+            readers[0].wait(POLL_SECONDS, self._thread.closed)
         else:
-            self._stop.wait(0.02)
+            self._thread.closed.wait(0.02)
 
     def _apply_some(self) -> bool:
         """Applies the next increment of each part; returns whether there was any."""

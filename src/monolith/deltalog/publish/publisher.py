@@ -12,6 +12,7 @@ import threading
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any, Self
 
+from monolith.background import END, Backoff, End, PeriodicThread
 from monolith.checkpoint import SavedState, checkpoint_exists, tensors_to_bytes
 from monolith.clock import SystemClock
 from monolith.config import Config, config, require_positive
@@ -126,8 +127,7 @@ class DeltaPublisher:
         self._kept = Trained()
         """Counts taken from the tally and not yet in the log."""
         self._lock = threading.RLock()
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread: PeriodicThread | None = None
         self._parts: dict[str, StorePublisher] = {}
         """Store -> its publisher."""
         self._dense: PartWriter | None = None
@@ -137,7 +137,7 @@ class DeltaPublisher:
         """Path of a checkpoint that is to become a base."""
         self.failures = 0
         """Number of failed rounds."""
-        self.last_error: OpError | None = None
+        self.last_error: Exception | None = None
         """Error of the last round; None: it succeeded."""
         self._replaced: AbortedError | None = None
         self.restored = self._config.restored
@@ -211,7 +211,7 @@ class DeltaPublisher:
                 self._replaced = error
                 self.last_error = error
                 raise
-            except OpError as error:
+            except Exception as error:
                 self.failures += 1
                 self.last_error = error
                 raise
@@ -230,14 +230,19 @@ class DeltaPublisher:
             raise
         except OpError as error:
             _log.warning("delta log: cannot be opened now, and is tried again: %s", error)
-        self._thread = threading.Thread(target=self._run, name="monolith-delta-publisher", daemon=True)
+        interval = self._config.interval
+        self._thread = PeriodicThread(
+            self._publish_on_time,
+            every=interval,
+            name="monolith-delta-publisher",
+            backoff=Backoff(2 * interval, max(LONGEST_PAUSE, interval)),
+        )
         self._thread.start()
 
     def close(self, *, last_words: bool = True) -> None:
         """Stops the thread and, if `last_words`, tries to publish the remaining changes. Idempotent."""
-        self._stop.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.close()
             self._thread = None
         with self._lock:
             if last_words and self._parts and self._replaced is None:
@@ -342,24 +347,16 @@ class DeltaPublisher:
             if lock is not None:
                 lock.release()
 
-    def _run(self) -> None:
-        pause = self._config.interval
-        while not self._stop.is_set():
-            begun = self._clock.monotonic()
-            try:
-                self._publish(everything=False)
-            except AbortedError as error:
-                _log.error("%s", error)
-                if self._config.on_replaced is not None:
-                    self._config.on_replaced()
-                return
-            except OpError as error:
-                if pause == self._config.interval:
-                    _log.warning("delta log: cannot be written now, and is tried again without end: %s", error)
-                pause = min(2 * pause, max(LONGEST_PAUSE, self._config.interval))
-            else:
-                pause = self._config.interval
-            self._stop.wait(max(0.0, begun + pause - self._clock.monotonic()))
+    def _publish_on_time(self) -> float | End:
+        begun = self._clock.monotonic()
+        try:
+            self._publish(everything=False)
+        except AbortedError as error:
+            _log.error("%s", error)
+            if self._config.on_replaced is not None:
+                self._config.on_replaced()
+            return END
+        return max(0.0, begun + self._config.interval - self._clock.monotonic())
 
 
 def add_checkpoint_base(log: DeltaLog, path: str) -> Base | None:

@@ -11,12 +11,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import random
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monolith import _core
+from monolith.background import Backoff
 from monolith.deltalog.increment import require_part
 from monolith.deltalog.transport import Claim, Extent
 from monolith.deltalog.transports.file_lineage import GenerationChain
@@ -89,7 +89,8 @@ class FileTransport:
         """Creates the first segment of a generation, then reads where the previous generation ended."""
         require_part(part)
         folder = self._make_folder(part)
-        for attempt in itertools.count():
+        contended = Backoff(0.001, 0.064, jitter="full")
+        while True:
             extent = self.extent(part)
             self._require_last(part, extent, after_writer)
             try:
@@ -99,8 +100,7 @@ class FileTransport:
             except AbortedError:
                 if after_writer is not None:
                     raise
-            time.sleep(random.uniform(0, 0.001 * 2 ** min(attempt, 6)))  # noqa: S311 - jitter, not security
-        raise AssertionError("unreachable")
+            time.sleep(contended.next())
 
     def tail(self, part: str, number: int | None) -> FileTail:
         """Returns a reader of the segments from a number on."""

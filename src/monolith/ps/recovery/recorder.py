@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from monolith.background import PeriodicThread
 from monolith.checkpoint import committed_names, saved_tables
 from monolith.errors import AbortedError, DeadlineExceededError, FailedPreconditionError, OpError
 from monolith.ps.recovery.entries import RecordMeta, RowsEntry
@@ -89,10 +90,11 @@ class Recorder:
         self._snapshots: frozenset[int] = frozenset()
         self._counting = threading.Lock()  # guards the counter below
         self._waiting = 0
-        self._woken = threading.Event()
-        self._stopped = threading.Event()
-        self._has_last_words = True
-        self._thread = threading.Thread(target=self._run, name="monolith-recovery-record", daemon=True)
+        self._thread = PeriodicThread(
+            lambda: None if self.write() else _RETRY_SECONDS,
+            every=options.interval_seconds,
+            name="monolith-recovery-record",
+        )
 
     # Lifecycle
 
@@ -104,34 +106,17 @@ class Recorder:
             self._dense_version = prior.dense_version
             self._write_note(is_needed=True)
             self._log.remove_covered(())
-        self._thread.start()
+        self._thread.start(after=self._options.interval_seconds)
 
     def close(self, *, last_words: bool = True) -> None:
         """Ends the thread, after a last increment unless `last_words` is False. Idempotent."""
-        if not self._stopped.is_set():
-            self._has_last_words = last_words
-        self._stopped.set()
-        self._woken.set()
-        if self._thread.ident is not None:
-            self._thread.join()
-
-    def _run(self) -> None:
-        wait_seconds = self._options.interval_seconds
-        while not self._stopped.is_set():
-            self._woken.wait(wait_seconds)
-            self._woken.clear()
-            if not self._stopped.is_set():
-                wait_seconds = self._options.interval_seconds if self._try_to_write() else _RETRY_SECONDS
-        for _ in range(_LAST_TRIES if self._has_last_words else 0):
-            if self._try_to_write():
-                return
-
-    def _try_to_write(self) -> bool:
-        try:
-            return self.write()
-        except Exception:  # noqa: BLE001 - a dead recorder would go unnoticed until a recovery needs its record
-            _log.exception("%s: an increment failed; the next one is tried", self._title)
-            return True
+        is_first = not self._thread.closed.is_set()
+        self._thread.close()
+        if is_first and last_words and self._thread.ident is not None:
+            try:
+                any(self.write() for _ in range(_LAST_TRIES))
+            except Exception:  # noqa: BLE001 - a server whose record cannot be written ends like any other
+                _log.exception("%s: the last increment failed", self._title)
 
     # Notifications from the server
 
@@ -167,7 +152,7 @@ class Recorder:
 
     def wake(self) -> None:
         """Triggers the next increment now."""
-        self._woken.set()
+        self._thread.wake()
 
     def add_part(self, name: str, dump: Callable[[], bytes]) -> None:
         """Adds a small state to every increment; `dump` is called while pushes are held, so it must not block."""

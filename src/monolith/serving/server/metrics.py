@@ -7,7 +7,6 @@ only record calls; a background thread evaluates them once a second.
 from __future__ import annotations
 
 import math
-import threading
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,7 +29,8 @@ if TYPE_CHECKING:
     from monolith.serving.server.shadow import Compared
 
 DEFAULT_PREFIX = "monolith.serving"
-_EVERY_SECONDS = 1.0
+GAUGE_SECONDS = 1.0
+"""Seconds from one measurement of the gauges to the next."""
 
 
 class ServingMetrics:
@@ -143,27 +143,6 @@ class ServingMetrics:
             timer = self._client.timer(name, {"model_name": model, "signature_name": signature})
             self._timers[name, model, signature] = timer
         return timer
-
-
-class GaugeThread:
-    """Thread that calls a function every second until closed."""
-
-    def __init__(self, show: Callable[[], None]) -> None:
-        self._show = show
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="serving-gauges", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stops the thread."""
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            self._show()
-            if self._ended.wait(_EVERY_SECONDS):
-                return
 
 
 WINDOW_SECONDS = 300.0

@@ -8,6 +8,7 @@ import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
+from monolith.background import PeriodicThread
 from monolith.closing import Closing
 from monolith.config import keywords_of
 from monolith.observe import MetricsEndpoint
@@ -15,7 +16,7 @@ from monolith.serving.request_log import RequestLog
 from monolith.serving.server.config import LOOPBACK, ServerConfig
 from monolith.serving.server.http.front import HttpFront
 from monolith.serving.server.http.rest import RestApplication
-from monolith.serving.server.metrics import GaugeThread, ServingMetrics
+from monolith.serving.server.metrics import GAUGE_SECONDS, ServingMetrics
 from monolith.serving.server.model_threads import ModelThreads
 from monolith.serving.server.request_core import RequestDispatcher
 from monolith.stop_request import StopRequest
@@ -73,7 +74,8 @@ class ModelServer(Closing):
                 self._http = HttpFront(application, options)
                 stack.callback(self._http.close)
             self._grpc = self._start_grpc(stack)
-            gauges = GaugeThread(self._show_gauges)
+            gauges = PeriodicThread(self._show_gauges, every=GAUGE_SECONDS, name="serving-gauges")
+            gauges.start()
             stack.callback(gauges.close)
             self._opened = stack.pop_all()
         if options.host != LOOPBACK and not credentials.knows_callers:
@@ -133,9 +135,6 @@ class ModelServer(Closing):
         return front
 
     def _show_gauges(self) -> None:
-        try:
-            self.core.metrics.show_models(self.core.registry)
-            self.core.metrics.show_traffic()
-            self.core.metrics.show_queue(self._threads.num_waiting, self._threads.expected_wait_seconds)
-        except Exception:  # noqa: BLE001 - a failed metric must not stop the others
-            _log.exception("metrics of the models could not be read")
+        self.core.metrics.show_models(self.core.registry)
+        self.core.metrics.show_traffic()
+        self.core.metrics.show_queue(self._threads.num_waiting, self._threads.expected_wait_seconds)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from monolith.background import PeriodicThread
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -76,11 +78,10 @@ class ShadowScorer:
     def __init__(self, registry: ModelRegistry, metrics: ServingMetrics) -> None:
         self._registry = registry
         self._metrics = metrics
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()  # guards the two fields below, and tallies
         self._waiting: deque[_Work] = deque()
         self._examples = 0
-        self._is_ending = False
-        self._thread: threading.Thread | None = None
+        self._thread = PeriodicThread(self._score_next, every=None, name="shadow")
         self._tallies = registry.shadow_tallies
 
     def offer(self, name: str, signature: str, fitted: Fitted, answer: Answer) -> None:
@@ -91,13 +92,14 @@ class ShadowScorer:
             return
         if entry is None:
             return
-        with self._changed:
+        with self._lock:
             is_full = len(self._waiting) >= MOST_WAITING or self._examples + fitted.num_examples > MOST_EXAMPLES
-            if not is_full and not self._is_ending:
+            if not is_full and not self._thread.closed.is_set():
                 self._examples += fitted.num_examples
                 self._waiting.append(_Work(entry, signature, fitted, answer))
-                self._start()
-                self._changed.notify()
+                if self._thread.ident is None:
+                    self._thread.start()
+                self._thread.wake()
                 return
             self._tally_of(entry).dropped += 1
         self._metrics.count_shadow(name, entry.version, "dropped")
@@ -105,34 +107,26 @@ class ShadowScorer:
 
     def close(self) -> None:
         """Stops the thread; queued requests are dropped, and a hanging model call is abandoned."""
-        with self._changed:
-            self._is_ending = True
+        with self._lock:
+            self._thread.closed.set()
             left = list(self._waiting)
             self._waiting.clear()
-            self._changed.notify_all()
         for work in left:
             self._registry.give_back(work.entry)
-        if self._thread is not None:
-            self._thread.join(1.0)
+        self._thread.close(1.0)
 
-    def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="shadow", daemon=True)
-            self._thread.start()
-
-    def _run(self) -> None:
+    def _score_next(self) -> float | None:
         torch.set_num_threads(1)  # of this thread; leaves the cores to requests
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_ending)
-                if self._is_ending:
-                    return
-                work = self._waiting.popleft()
-                self._examples -= work.fitted.num_examples
-            try:
-                self._score(work)
-            finally:
-                self._registry.give_back(work.entry)
+        with self._lock:
+            if not self._waiting:
+                return None
+            work = self._waiting.popleft()
+            self._examples -= work.fitted.num_examples
+        try:
+            self._score(work)
+        finally:
+            self._registry.give_back(work.entry)
+        return 0.0
 
     def _score(self, work: _Work) -> None:
         entry = work.entry
@@ -140,11 +134,11 @@ class ShadowScorer:
             outputs = entry.model.predict(work.fitted.columns, work.signature).outputs
             compared = _compare(outputs, work.answer.outputs)
         except Exception:  # noqa: BLE001 - errors of a shadow are counted and affect no answer
-            with self._changed:
+            with self._lock:
                 self._tally_of(entry).failed += 1
             self._metrics.count_shadow(entry.name, entry.version, "failed")
             return
-        with self._changed:
+        with self._lock:
             tally = self._tally_of(entry)
             tally.requests += 1
             tally.scores += compared.scores

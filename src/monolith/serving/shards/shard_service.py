@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 import time
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
+from monolith.background import END, End, PeriodicThread
 from monolith.closing import Closing
 from monolith.cluster import get_local_server_addr, split_address
 from monolith.observe import MetricsEndpoint
 from monolith.serving.server.config import LOOPBACK
 from monolith.serving.server.http.front import HttpFront
 from monolith.serving.server.http.message import HttpResponse
-from monolith.serving.server.metrics import GaugeThread
+from monolith.serving.server.metrics import GAUGE_SECONDS
 from monolith.stop_request import StopRequest
 
 if TYPE_CHECKING:
@@ -67,8 +68,6 @@ class ShardService(Closing):
     ) -> None:
         self.options = options
         self._shard = shard
-        self._metrics = metrics
-        self._registration = registration
         self._stop_request = StopRequest()
         self._is_closed = False
         with ExitStack() as stack:
@@ -82,12 +81,20 @@ class ShardService(Closing):
                 )
                 self._http = HttpFront(HealthApplication(shard.server.why_not_ready, elsewhere=sentence), options)
                 stack.callback(self._http.close)
-            stack.callback(GaugeThread(self._show).close)
+            gauges = PeriodicThread(
+                lambda: metrics.show_model(shard.server.model, shard), every=GAUGE_SECONDS, name="serving-gauges"
+            )
+            gauges.start()
+            stack.callback(gauges.close)
             self._opened = stack.pop_all()
-        self._registering = None
+        self._registered = ExitStack()
         if registration is not None:
-            self._registering = threading.Thread(target=self._register, name="monolith-shard-registers", daemon=True)
-            self._registering.start()
+            registering = PeriodicThread(
+                partial(self._register, registration), every=_TRY_AGAIN_SECONDS, name="monolith-shard-registers"
+            )
+            registering.start()
+            self._registered.callback(self._deregister, registration)
+            self._registered.callback(registering.close)
         if options.host != LOOPBACK and not options.credentials().knows_callers:
             _log.warning("the shard on %s requires no token: any client that reaches it can query it", options.host)
 
@@ -125,8 +132,7 @@ class ShardService(Closing):
         self._is_closed = True
         self._stop_request.set()
         self._shard.server.show_ending()
-        if self._registering is not None:
-            self._registering.join()
+        self._registered.close()
         if self.options.lame_duck_seconds > 0:
             time.sleep(self.options.lame_duck_seconds)
         self._shard.close(self.options.drain_seconds)
@@ -134,36 +140,21 @@ class ShardService(Closing):
 
     # Internals
 
-    def _register(self) -> None:
-        """Registers the shard when it is ready, and deregisters it at shutdown."""
-        if self._registration is None:
-            return
-        discovery, role, replica = self._registration
+    def _register(self, registration: Registration) -> float | End:
+        if not self._shard.is_ready:
+            return _LOOK_SECONDS
+        discovery, role, replica = registration
         address = _reached_at(self._shard.server.address)
-        while not self._stop_request.is_set():
-            if not self._shard.is_ready:
-                self._stop_request.wait(_LOOK_SECONDS)
-                continue
-            try:
-                discovery.register(role, replica, address)
-                break
-            except Exception as error:  # noqa: BLE001 - services raise their own error types
-                _log.warning("shard: cannot register as %s %d now, and tries again: %s", role, replica, error)
-                self._stop_request.wait(_TRY_AGAIN_SECONDS)
-        else:
-            return
+        discovery.register(role, replica, address)
         _log.info("shard: registered as %s %d at %s", role, replica, address)
-        self._stop_request.wait()
+        return END
+
+    def _deregister(self, registration: Registration) -> None:
+        discovery, role, replica = registration
         try:
-            discovery.deregister(role, replica, address)
+            discovery.deregister(role, replica, _reached_at(self._shard.server.address))
         except Exception as error:  # noqa: BLE001 - clients will notice the failed shard
             _log.warning("shard: cannot take back that it is %s %d: %s", role, replica, error)
-
-    def _show(self) -> None:
-        try:
-            self._metrics.show_model(self._shard.server.model, self._shard)
-        except Exception:  # noqa: BLE001 - a failed metric must not stop the thread
-            _log.exception("metrics of the shard could not be read")
 
 
 def _reached_at(address: str) -> str:

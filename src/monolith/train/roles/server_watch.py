@@ -10,6 +10,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Self
 
+from monolith.background import END, Backoff, End, PeriodicThread
 from monolith.errors import CancelledError, DeadlineExceededError, OpError
 
 if TYPE_CHECKING:
@@ -118,36 +119,29 @@ class ServerWatch:
         self._back = back
         self._stop = stop
         self._give_up_at: float | None = None
-        self._closed = threading.Event()
-        self._lost = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="job/servers", daemon=True)
+        self._thread = PeriodicThread(
+            self._look_until_whole, every=None, name="job/servers", backoff=Backoff(_LOOK_SECONDS, _LOOK_SECONDS)
+        )
 
     def __enter__(self) -> Self:
-        self._cluster.on_loss(self._hear)
-        self._thread.start()
+        self._cluster.on_loss(self._thread.wake)
+        self._thread.start(after=None)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._closed.set()
-        self._lost.set()
-        self._thread.join()
+        self._thread.close()
 
-    def _hear(self) -> None:
-        self._lost.set()
-
-    def _run(self) -> None:
-        while True:
-            self._lost.wait()
-            self._lost.clear()
-            while not self._closed.is_set() and not self._is_whole():
-                if self._gives_up():
-                    _log.warning("a parameter server is unavailable; this process is stopping and does not wait for it")
-                    self._cluster.close()
-                    return
-                self._closed.wait(_LOOK_SECONDS)
-            self._give_up_at = None
-            if self._closed.is_set():
-                return
+    def _look_until_whole(self) -> End | None:
+        while not self._thread.closed.is_set():
+            if self._gives_up():  # first, because a look may fail
+                _log.warning("a parameter server is unavailable; this process is stopping and does not wait for it")
+                self._cluster.close()
+                return END
+            if self._is_whole():
+                break
+            self._thread.closed.wait(_LOOK_SECONDS)
+        self._give_up_at = None
+        return None
 
     def _gives_up(self) -> bool:
         """Returns whether a server has been unreachable for too long since this process was requested to stop."""
