@@ -152,10 +152,10 @@ class TestDiscovery:
         )
 
 
-def test_what_is_said_of_our_services_without_importing_them_is_true() -> None:
+def test_our_schedulers_are_known_without_an_import() -> None:
     for name in _BUILTIN:
         assert is_scheduled(name) is issubclass(_SERVICES.get(name), ScheduledDiscovery), name
-    assert [kind.name.lower() for kind in ServiceDiscoveryType] == list(_BUILTIN)[: len(ServiceDiscoveryType)]
+    assert {kind.name.lower() for kind in ServiceDiscoveryType} <= _BUILTIN.keys()
 
 
 def test_a_service_that_lacks_methods_is_refused_before_the_run(tmp_path: Path) -> None:
