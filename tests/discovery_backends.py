@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from consul_agent import ConsulAgent
+from monolith.cluster import DiscoveryConfig, get_discovery
 from monolith.cluster.discovery import (
     ConsulServiceDiscovery,
     HostServiceDiscovery,
@@ -25,6 +26,7 @@ from monolith.cluster.discovery.zookeeper import ZKServiceDiscovery
 from monolith.cluster.discovery.zookeeper_client import MonolithKazooClient
 from monolith.cluster.runtimes import MLPEnv
 from monolith.cluster.runtimes.ray import NAMESPACE, load_ray
+from other_packages import EXAMPLE, installed
 from zookeeper_server import SESSION_SECONDS, ZooKeeperServer
 
 PS = ["10.0.0.1:2222", "10.0.0.2:2222"]
@@ -119,6 +121,20 @@ class HostFilesBackend(WritableBackend):
         (self.folder / "unmounted").rename(self.base)
 
 
+class OtherPackageBackend(HostFilesBackend):
+    """A service that another package adds, selected by a URL."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        super().__init__(folder, stack)
+        stack.enter_context(installed(EXAMPLE))
+
+    def client(self) -> ServiceDiscovery:
+        discovery = get_discovery(DiscoveryConfig(discovery_type=f"board://{self.base}"))
+        assert type(discovery).__name__ == "BoardDiscovery"
+        assert discovery is not None
+        return discovery
+
+
 class ConsulBackend(WritableBackend):
     """The original's lookup call, over TCP."""
 
@@ -204,6 +220,7 @@ READABLE: dict[str, type[Backend]] = {
 }
 WRITABLE: dict[str, type[WritableBackend]] = {
     "host_files": HostFilesBackend,
+    "another_package": OtherPackageBackend,
     "consul": ConsulBackend,
     "consul_socket": ConsulSocketBackend,
     "stock_consul": StockConsulBackend,

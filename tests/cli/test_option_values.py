@@ -24,7 +24,7 @@ VALUES = {
 
 
 def values_for(name: str) -> list[str]:
-    (kind,) = (kind for kind in _kinds_of(RunnerConfig, name) if kind is not type(None))
+    kind = next(kind for kind in _kinds_of(RunnerConfig, name) if kind is not type(None))
     return VALUES.get(kind, VALUES[str])
 
 

@@ -137,11 +137,11 @@ class TestRoles:
             (["worker", TASK, "--model_dir", "m", *HOST], "--num_ps: a job has 1 parameter server or more, got 0"),
             (
                 ["worker", TASK, *JOB, "--discovery_type", "primus", "--tf_config", tf_config("worker", 0)],
-                "--num_workers: PRIMUS lists 2, got 3; give 2, or leave it out",
+                "--num_workers: primus lists 2, got 3; give 2, or leave it out",
             ),
             (
                 ["ps", TASK, "--model_dir", "m", "--discovery_type", "primus", "--tf_config", tf_config("worker", 0)],
-                "this is a ps by its command, and worker 1 by PRIMUS",
+                "this is a ps by its command, and worker 1 by primus",
             ),
             (["worker", TASK, *JOB, "--discovery_type", "primus"], "tf_config must hold the TF_CONFIG of this process"),
             (

@@ -107,7 +107,7 @@ def test_host_files_are_those_of_the_given_folder(tmp_path: Path) -> None:
 
 
 def test_ray_needs_the_name_of_the_job() -> None:
-    with pytest.raises(ValueError, match="discovery by RAY: uuid must be the name of the job's actor, got nothing"):
+    with pytest.raises(ValueError, match="discovery by ray: uuid must be the name of the job's actor, got nothing"):
         get_discovery(settings(discovery_type=ServiceDiscoveryType.RAY))
 
 

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -15,11 +16,29 @@ from kafka_cluster import KafkaCluster
 from monolith.deltalog import Claim, Replay, Tail, Transport
 from monolith.deltalog.log import open_transport
 from monolith.errors import AbortedError, NotFoundError, UnavailableError
+from other_packages import EXAMPLE, installed
 
-KINDS = ("files", "objects", "local objects", "kafka")
 MakeTransport = Callable[[], Transport]
 """Another process's view of the same log."""
 NAMES = itertools.count()
+
+
+class Site(NamedTuple):
+    """Where a test has its log."""
+
+    folder: Path
+    name: str
+    brokers: str
+
+
+TRANSPORTS: dict[str, Callable[[Site], Transport]] = {
+    "files": lambda site: open_transport(site.folder / "log", segment_bytes=1000),
+    "objects": lambda site: open_transport(f"memory://{site.name}", poll_seconds=0.01),
+    "local objects": lambda site: open_transport(f"local://{site.folder}/log", poll_seconds=0.01),
+    "kafka": lambda site: open_transport(f"kafka://{site.brokers}/{site.name}", message_bytes=150),
+    "another package": lambda site: open_transport(f"mem2://{site.folder}/log", segment_bytes=1000),
+}
+"""A new transport is tested by one line here."""
 
 
 @pytest.fixture(scope="module")
@@ -28,24 +47,17 @@ def cluster() -> Iterator[KafkaCluster]:
         yield running
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=TRANSPORTS)
 def make(request: pytest.FixtureRequest, tmp_path: Path, cluster: KafkaCluster) -> Iterator[MakeTransport]:
     made: list[Transport] = []
-    number = next(NAMES)
+    site = Site(tmp_path, f"log{next(NAMES)}", cluster.brokers)
 
     def opened() -> Transport:
-        if request.param == "files":
-            found = open_transport(tmp_path / "log", segment_bytes=1000)
-        elif request.param == "objects":
-            found = open_transport(f"memory://log{number}", poll_seconds=0.01)
-        elif request.param == "local objects":
-            found = open_transport(f"local://{tmp_path}/log", poll_seconds=0.01)
-        else:
-            found = open_transport(f"kafka://{cluster.brokers}/log{number}", message_bytes=150)
-        made.append(found)
-        return found
+        made.append(TRANSPORTS[request.param](site))
+        return made[-1]
 
-    yield opened
+    with installed(EXAMPLE):
+        yield opened
     for each in made:
         each.close()
 

@@ -124,7 +124,7 @@ class TestKubernetes:
     def test_a_discovery_service_of_the_users_is_kept(self, capsys: pytest.CaptureFixture[str]) -> None:
         container = container_of(k8s(capsys, *STORE, *ZK)["Job/example-task-worker"])
         options = said_to(container, 2)
-        assert (options.discovery_type.name, options.zk_server, options.index) == ("ZK", "h:1", 2)
+        assert (options.discovery_type, options.zk_server, options.index) == (ServiceDiscoveryType.ZK, "h:1", 2)
         assert options.tf_config is None
         assert "livenessProbe" not in container, "ports are free ones then"
 
@@ -162,7 +162,7 @@ class TestYarn:
             words = shlex.split(component["launch_command"].replace("${COMPONENT_ID}", "1"))
             assert words[:3] == ["monolith", component["name"], TASK]
             options = flags.parse(RunnerConfig(), words[3:])
-            assert (options.index, options.input_path, options.discovery_type.name) == (1, "a b", "ZK")
+            assert (options.index, options.input_path, options.discovery_type) == (1, "a b", ServiceDiscoveryType.ZK)
             assert options.token_file == "conf/token"  # noqa: S105 - a file
             (file,) = component["configuration"]["files"]
             assert file["dest_file"] == "token"

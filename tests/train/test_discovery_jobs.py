@@ -21,6 +21,7 @@ from checkpoint.zygote import Zygote
 from consul_agent import ConsulAgent
 from discovery_backends import mlp_variables
 from monolith.train import PipelineConfig, Trainer, TrainerConfig
+from other_packages import EXAMPLE
 from ports import free_port
 from train.shared_clicks import NUM_BATCHES, SharedClicks
 
@@ -30,6 +31,7 @@ _ROLE = """
 import json, os, sys
 log, name, variables, *flags = arguments
 os.environ.update(json.loads(variables))
+sys.path += filter(None, [os.environ.get("PYTHONPATH")])
 sys.stderr = sys.stdout = open(log, "w", buffering=1)
 from monolith import cli
 import torch
@@ -87,6 +89,14 @@ class FoundByFiles(Found):
         super().__init__(["--discovery_type", "host", "--discovery_dir", str(folder / "addresses")])
 
 
+class FoundByOtherPackage(Found):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(["--discovery_type", f"board://{folder}/addresses"])
+
+    def of_role(self, role: str, index: int) -> tuple[list[str], dict[str, str]]:
+        return super().of_role(role, index)[0], {"PYTHONPATH": str(EXAMPLE)}
+
+
 class FoundByConsul(Found):
     def __init__(self, agent: ConsulAgent) -> None:
         super().__init__(["--discovery_type", "consul", "--uuid", "run-7"])
@@ -121,7 +131,7 @@ class FoundByMlp(Found):
         return [], {**self._variables, "MLP_ROLE": role, "MLP_ROLE_INDEX": str(index), "MLP_PORT": port}
 
 
-@pytest.fixture(scope="module", params=["zookeeper", "consul", "tf_config", "mlp", "host"])
+@pytest.fixture(scope="module", params=["zookeeper", "consul", "tf_config", "mlp", "host", "another package"])
 def service(request: pytest.FixtureRequest) -> tuple[str, Any]:
     """Each way by name, with its server where all tests share one."""
     return request.param, request.getfixturevalue("zookeeper") if request.param == "zookeeper" else None
@@ -141,6 +151,8 @@ def found(service: tuple[str, Any], tmp_path: Path) -> Iterator[Found]:
                 yield FoundByTfConfig(2)
             case "mlp", _:
                 yield FoundByMlp(2)
+            case "another package", _:
+                yield FoundByOtherPackage(tmp_path)
             case _:
                 yield FoundByFiles(tmp_path)
 

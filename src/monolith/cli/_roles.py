@@ -13,8 +13,8 @@ from monolith.checkpoint import list_checkpoints
 from monolith.cli._arguments.train import mattering_options
 from monolith.cli._arguments.worker import shown_options
 from monolith.cli._run_options import config_text, expired_text, find_tasks_here, options_of, tell
-from monolith.cluster import monolith_discovery, own_place
-from monolith.cluster.discovery import MLPServiceDiscovery, ServiceDiscoveryType, TfConfigServiceDiscovery
+from monolith.cluster import discovery_name, monolith_discovery, own_place
+from monolith.cluster.discovery import ScheduledDiscovery, ServiceDiscoveryType
 from monolith.errors import AbortedError, CancelledError, DeadlineExceededError, FileUnavailableError, UnavailableError
 from monolith.hook import Hook
 from monolith.hooks import ProgressHook
@@ -149,7 +149,7 @@ def _tell_result(trainer: Trainer, options: RunnerConfig, pipe: ProgressPipe | N
 _TF_CONFIG = "TF_CONFIG"
 _SERVICES = (
     "--discovery_type host --discovery_dir DIR, zk --zk_server HOSTS --deep_insight_name NAME, consul --uuid NAME,"
-    " primus with TF_CONFIG, or mlp"
+    " primus with TF_CONFIG, mlp, or NAME://... of another package"
 )
 
 
@@ -166,13 +166,13 @@ def take_place(options: RunnerConfig, service: ServiceDiscovery | None, *, comma
     """Takes the place that the scheduler gives this process, and refuses one that the job does not have."""
     kind, index = own_place(options.runner_settings(), service)
     scheduled = None
-    if isinstance(service, TfConfigServiceDiscovery | MLPServiceDiscovery):
+    if isinstance(service, ScheduledDiscovery):
         scheduled = index
         _take_numbers(options, service)
     if command is not None and kind != command:
         raise ValueError(
-            f"this is a {command} by its command, and {kind} {index} by {options.discovery_type.name}; start the"
-            f" command of that role, or monolith train, which runs the role that the scheduler assigns"
+            f"this is a {command} by its command, and {kind} {index} by {discovery_name(options.discovery_type)}; start"
+            f" the command of that role, or monolith train, which runs the role that the scheduler assigns"
         )
     if kind not in ("ps", "worker"):
         raise ValueError(f"--server_type: must be ps or worker, got {kind!r}")
@@ -187,7 +187,7 @@ def take_place(options: RunnerConfig, service: ServiceDiscovery | None, *, comma
     options.update({"server_type": kind, "index": index}, Origin.CODE)
 
 
-def _take_numbers(options: RunnerConfig, service: TfConfigServiceDiscovery | MLPServiceDiscovery) -> None:
+def _take_numbers(options: RunnerConfig, service: ScheduledDiscovery) -> None:
     """Takes the size of the job from the scheduler, and refuses another one that was given."""
     listed = service.query_all()
     sizes = {"num_ps": len(listed.get("ps", {})), "num_workers": len(listed.get("worker", {}))}
@@ -199,8 +199,8 @@ def _take_numbers(options: RunnerConfig, service: TfConfigServiceDiscovery | MLP
         elif getattr(options, name) != expected:
             spare = f", {extra} of them to spare" if extra and name == "num_ps" else ""
             raise ValueError(
-                f"--{name}: {options.discovery_type.name} lists {number}{spare}, got {getattr(options, name)}; give"
-                f" {expected}, or leave it out"
+                f"--{name}: {discovery_name(options.discovery_type)} lists {number}{spare}, got"
+                f" {getattr(options, name)}; give {expected}, or leave it out"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import signal
 import sys
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.cli._log_upkeep import compact, verify
 from monolith.cli._option_values import key_values
-from monolith.deltalog import DeltaLog, IncrementKind
+from monolith.deltalog import DeltaLog, IncrementKind, transport_of
 from monolith.errors import DataLossError, UnavailableError
 from monolith.observe import Progress
 from monolith.stop_request import StopRequest
@@ -49,7 +50,7 @@ def _opened(args: argparse.Namespace) -> Iterator[DeltaLog]:
         options["client"] = key_values(args.kafka, "--kafka")
     if getattr(args, "base_folder", None) is not None:
         options["base_folder"] = args.base_folder
-    if args.kafka and not args.place.startswith("kafka:"):
+    if args.kafka and "client" not in inspect.signature(transport_of(args.place)).parameters:
         raise ValueError(f"--kafka: '{args.place}' is no topic; leave it out")
     with DeltaLog(args.place, **options) as log:
         log.parts()  # raises if there is no log

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from monolith import environment
 from monolith.cli._arguments.serve import ENTRY_OPTIONS
 from monolith.cli._option_values import key_values, secret_in, without_none
-from monolith.cluster import DiscoveryConfig, monolith_discovery
-from monolith.cluster.discovery import ServiceDiscoveryType
+from monolith.cluster import DiscoveryConfig, discovery_name, is_scheduled, monolith_discovery
 from monolith.export import TRUST_VARIABLE, allow_operations, open_export
 from monolith.files import join
 from monolith.rpc import ClientCredentials
@@ -41,8 +40,8 @@ from monolith.serving.shards import (
 
 if TYPE_CHECKING:
     import argparse
+    from contextlib import AbstractContextManager
 
-    from monolith.cluster.discovery import ServiceDiscovery
     from monolith.serving import TaskModel
     from monolith.serving.server import ServedModel
     from monolith.serving.shards import Replicas
@@ -362,15 +361,14 @@ def _refuse_staleness(args: argparse.Namespace) -> None:
         raise ValueError(f"--max_staleness_seconds must be > 0, got {args.max_staleness_seconds}")
 
 
-@contextlib.contextmanager
-def _discovery(args: argparse.Namespace) -> Any:
-    settings = DiscoveryConfig(
-        discovery_type=ServiceDiscoveryType[args.discovery_type.upper()],
-        **without_none({option: getattr(args, option) for option in _DISCOVERY}),
-    )
-    with monolith_discovery(settings) as service:
-        discovery: ServiceDiscovery | None = service
-        yield discovery
+def _discovery(args: argparse.Namespace) -> AbstractContextManager[Any]:
+    if is_scheduled(args.discovery_type) or discovery_name(args.discovery_type) == "ray":
+        raise ValueError(
+            "--discovery_type: shards register with host, zk, consul or a service of another package, got"
+            f" {args.discovery_type}; give one of them"
+        )
+    settings = without_none({option: getattr(args, option) for option in _DISCOVERY})
+    return monolith_discovery(DiscoveryConfig(discovery_type=args.discovery_type, **settings))
 
 
 def _refuse(args: argparse.Namespace, names: tuple[str, ...], why: str) -> None:

@@ -28,7 +28,9 @@ from .manager import poll_seconds as poll_seconds
 from .manager import save_ps_cluster_to_file as save_ps_cluster_to_file
 from .runner_settings import ContainerType as ContainerType
 from .runner_settings import DiscoveryConfig as DiscoveryConfig
+from .runner_settings import discovery_name as discovery_name
 from .runner_settings import get_discovery as get_discovery
+from .runner_settings import is_scheduled as is_scheduled
 from .runner_settings import monolith_discovery as monolith_discovery
 from .runner_settings import own_place as own_place
 from .runner_settings import prepare_runner as prepare_runner

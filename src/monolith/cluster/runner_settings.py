@@ -8,20 +8,13 @@ import enum
 import logging
 from typing import TYPE_CHECKING
 
-from monolith.cluster import discovery
-from monolith.cluster.discovery import (
-    ConsulServiceDiscovery,
-    HostServiceDiscovery,
-    MLPServiceDiscovery,
-    ServiceDiscovery,
-    ServiceDiscoveryType,
-    TfConfigServiceDiscovery,
-)
+from monolith.cluster.discovery import ScheduledDiscovery, ServiceDiscovery, ServiceDiscoveryType
 from monolith.cluster.runtimes import MLPEnv, add_mpi_exception_hook, mlp_pass, mpi_rank
 from monolith.config import Config, config
+from monolith.extensions import Registry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, MutableMapping
+    from collections.abc import Iterator, MutableMapping
 
     from monolith.cluster.runtimes import DataService
 
@@ -53,8 +46,8 @@ class DiscoveryConfig(Config):
     """The name of the job over many runs; its name in ZooKeeper."""
     container_type: ContainerType = ContainerType.DOCKER
     """Container of this process."""
-    discovery_type: ServiceDiscoveryType = ServiceDiscoveryType.CONSUL
-    """The discovery service."""
+    discovery_type: ServiceDiscoveryType | str = ServiceDiscoveryType.CONSUL
+    """The discovery service; that of another package by its name, or by a URL with this name as its scheme."""
     tf_config: str | None = None
     """``TF_CONFIG`` as Primus gives it, JSON."""
     zk_server: str | None = None
@@ -102,6 +95,37 @@ def _with_index(settings: DiscoveryConfig) -> DiscoveryConfig:
     return settings
 
 
+_PLAIN = "monolith.cluster.discovery.plain_discovery"
+_BUILTIN = {
+    "primus": f"{_PLAIN}:TfConfigServiceDiscovery",
+    "consul": "monolith.cluster.discovery.consul:ConsulServiceDiscovery",
+    "zk": "monolith.cluster.discovery.zookeeper:ZKServiceDiscovery",
+    "mlp": f"{_PLAIN}:MLPServiceDiscovery",
+    "host": f"{_PLAIN}:HostServiceDiscovery",
+    "ray": "monolith.cluster.discovery.ray_actor:RayServiceDiscovery",
+}
+_SERVICES = Registry("monolith.discovery", _BUILTIN, ServiceDiscovery, setting="discovery_type")
+_REQUIRED = {
+    "primus": ("tf_config", "hold the TF_CONFIG of this process"),
+    "host": ("discovery_dir", "be a folder that all processes of the job reach"),
+    "ray": ("uuid", "be the name of the job's actor"),
+}
+"""Service -> the setting that it is made of, and what that must do."""
+
+
+def discovery_name(kind: ServiceDiscoveryType | str) -> str:
+    """Returns the name of a discovery service, such as ``zk`` for `ZK` and ``etcd`` for ``etcd://10.0.0.7:2379``."""
+    return kind.partition("://")[0] if isinstance(kind, str) else kind.name.lower()
+
+
+def is_scheduled(kind: ServiceDiscoveryType | str) -> bool:
+    """Returns whether a discovery service is a scheduler's; raises as `get_discovery` does if it cannot be used."""
+    name = discovery_name(kind)
+    if name in _BUILTIN:  # without importing it: a launcher may have no client of ZooKeeper
+        return name in ("primus", "mlp")
+    return issubclass(_SERVICES.get(name), ScheduledDiscovery)
+
+
 def get_discovery(runner_conf: DiscoveryConfig, psm: str | None = None) -> ServiceDiscovery | None:
     """Returns the discovery service of a runner, which the caller closes; None for a local one.
 
@@ -110,38 +134,31 @@ def get_discovery(runner_conf: DiscoveryConfig, psm: str | None = None) -> Servi
         psm: The name of the service in Consul; by default the uuid of the run.
 
     Raises:
-        ValueError: What the chosen service needs is not set.
+        ValueError: There is no such service, or what it needs is not set.
+        FailedPreconditionError: The package that has it is broken.
     """
-    return None if runner_conf.is_local else _services(runner_conf, psm)[runner_conf.discovery_type]()
+    if runner_conf.is_local:
+        return None
+    service = _SERVICES.get(discovery_name(runner_conf.discovery_type))
+    discovery: ServiceDiscovery = service(*_arguments(runner_conf, psm))
+    return discovery
 
 
-def _services(conf: DiscoveryConfig, psm: str | None) -> dict[ServiceDiscoveryType, Callable[[], ServiceDiscovery]]:
-    """Returns the constructors of all services. Some import on use: they need a package that the others do not."""
-    return {
-        ServiceDiscoveryType.PRIMUS: lambda: TfConfigServiceDiscovery(
-            _required(conf, "tf_config", "hold the TF_CONFIG of this process")
-        ),
-        ServiceDiscoveryType.CONSUL: lambda: ConsulServiceDiscovery(psm or conf.uuid),
-        ServiceDiscoveryType.MLP: MLPServiceDiscovery,
-        ServiceDiscoveryType.HOST: lambda: HostServiceDiscovery(
-            _required(conf, "discovery_dir", "be a folder that all processes of the job reach")
-        ),
-        ServiceDiscoveryType.ZK: lambda: discovery.ZKServiceDiscovery(conf.deep_insight_name or "", conf.zk_server),
-        ServiceDiscoveryType.RAY: lambda: discovery.RayServiceDiscovery(
-            _required(conf, "uuid", "be the name of the job's actor")
-        ),
-    }
-
-
-def _required(conf: DiscoveryConfig, name: str, must: str) -> str:
-    if not (value := getattr(conf, name)):
-        raise ValueError(f"discovery by {conf.discovery_type.name}: {name} must {must}, got nothing")
-    return str(value)
+def _arguments(conf: DiscoveryConfig, psm: str | None) -> tuple[str | None, ...]:
+    """Returns the arguments of the service's class; that of another package gets the text that selects it."""
+    name = discovery_name(conf.discovery_type)
+    if name in _REQUIRED:
+        setting, must = _REQUIRED[name]
+        if not (value := getattr(conf, setting)):
+            raise ValueError(f"discovery by {name}: {setting} must {must}, got nothing")
+        return (value,)
+    others = {"consul": (psm or conf.uuid,), "mlp": (), "zk": (conf.deep_insight_name or "", conf.zk_server)}
+    return others.get(name, (str(conf.discovery_type),))
 
 
 def own_place(runner_conf: DiscoveryConfig, service: ServiceDiscovery | None) -> tuple[str, int]:
     """Returns the role and index of this process. Values of the scheduler take precedence."""
-    if isinstance(service, TfConfigServiceDiscovery | MLPServiceDiscovery):
+    if isinstance(service, ScheduledDiscovery):
         return service.server_type, service.index
     return runner_conf.server_type, runner_conf.index
 

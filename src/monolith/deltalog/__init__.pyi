@@ -5,6 +5,7 @@ from .increment import rows_part as rows_part
 from .increment import store_of as store_of
 from .log import Base as Base
 from .log import DeltaLog as DeltaLog
+from .log import transport_of as transport_of
 from .part import Lag as Lag
 from .part import PartReader as PartReader
 from .part import PartWriter as PartWriter

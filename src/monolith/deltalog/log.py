@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -15,10 +14,10 @@ from monolith.closing import Closing
 from monolith.deltalog.increment import store_of
 from monolith.deltalog.part import PartReader, PartWriter
 from monolith.deltalog.replay import GapError
+from monolith.deltalog.transport import Transport
 from monolith.deltalog.transports.file_transport import FileTransport
-from monolith.deltalog.transports.kafka_transport import KafkaTransport
-from monolith.deltalog.transports.object_transport import ObjectTransport
 from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from monolith.extensions import Registry
 from monolith.files import is_name, join, named_errors, remove_folder
 from monolith.tables.snapshot import save
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
     from monolith.deltalog.increment import Increment
-    from monolith.deltalog.transport import Extent, Transport
+    from monolith.deltalog.transport import Extent
     from monolith.tables import Schema, Store
 
 BaseKind = Literal["snapshots", "checkpoint"]
@@ -109,29 +108,38 @@ _LOOKS, _LOOK_SECONDS = 400, 0.05
 that is slow.
 """
 _NOBODY_STOPS = threading.Event()
-_KAFKA = re.compile(r"kafka://([^/]+)/([A-Za-z0-9._-]+)")
+_OBJECTS = "monolith.deltalog.transports.object_transport:ObjectTransport"
+_KAFKA = "monolith.deltalog.transports.kafka_transport:KafkaTransport"
+
+
+def transport_of(place: str | os.PathLike[str]) -> type[Transport]:
+    """Returns the class that stores the log of a place: a folder, or a URL with the scheme of a transport.
+
+    Raises:
+        InvalidArgumentError: no package has a transport of this scheme.
+        FailedPreconditionError: the package that has it is broken.
+    """
+    text = str(place)
+    if "://" not in text and not text.startswith("kafka:"):  # a topic without slashes is no folder
+        return FileTransport
+    builtin = dict.fromkeys([*fsspec.available_protocols(), *fsspec.registry], _OBJECTS) | {"kafka": _KAFKA}
+    transports = Registry("monolith.transports", builtin, Transport, setting="delta log: the scheme of its URL")
+    found: type[Transport] = transports.get(text.partition(":")[0])
+    return found
 
 
 def open_transport(place: str | os.PathLike[str], **options: Any) -> Transport:
-    """Opens the storage of a log: a folder, ``kafka://broker:9092/topic``, or any URL that fsspec supports."""
-    text = str(place)
-    kafka = _KAFKA.fullmatch(text)
-    if kafka is not None:
-        return KafkaTransport(kafka[1], kafka[2], **options)
-    if text.startswith("kafka:"):
-        raise InvalidArgumentError(f"delta log: expected kafka://host:port,host:port/topic, got {text!r}")
-    if "://" in text:
-        return ObjectTransport(text, **options)
-    return FileTransport(place, **options)
+    """Opens the storage of a log."""
+    return transport_of(place)(str(place), **options)
 
 
 class DeltaLog(Closing):
     """A log of increments. Thread-safe; each writer and each reader belongs to one thread.
 
     Args:
-        place: A local folder, ``kafka://host:port/topic``, or any URL that fsspec supports.
+        place: A local folder, ``kafka://host:port/topic``, or any URL that fsspec or another package supports.
         clock: Clock of this machine; None: the system clock.
-        base_folder: Path or URL where `save_base` writes; None: into the log. Required for Kafka.
+        base_folder: Path or URL where `save_base` writes; None: into the log. Kafka holds none.
         options: Keyword arguments of the transport: `segment_bytes` of a folder; `poll_seconds` of objects; `client`,
             `message_bytes` and `patience_seconds` of Kafka.
 
@@ -154,8 +162,7 @@ class DeltaLog(Closing):
         **options: Any,
     ) -> None:
         self.transport = open_transport(place, **options)
-        is_topic = isinstance(self.transport, KafkaTransport)
-        own_folder = None if is_topic else join(self.transport.place, "bases")
+        own_folder = join(self.transport.place, "bases") if self.transport.holds_bases else None
         self._base_folder = own_folder if base_folder is None else base_folder
         self._clock = clock or SystemClock()
 
@@ -279,7 +286,7 @@ class DeltaLog(Closing):
             dense: The dense weights as a safetensors file; None: readers get them only from the log.
 
         Raises:
-            FailedPreconditionError: the log is in Kafka and has no `base_folder`.
+            FailedPreconditionError: the transport holds no bases, and there is no `base_folder`.
         """
         if self._base_folder is None:
             raise FailedPreconditionError(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from monolith import environment
 from monolith.clock import SystemClock
-from monolith.cluster.discovery import ServiceDiscoveryType
+from monolith.cluster import discovery_name, is_scheduled
 from monolith.launch.job_view import JobView, MergedLog
 from monolith.launch.process import RoleProcess
 from monolith.launch.supervision import Say, Send, ShutdownConfig, Start, Supervision
@@ -202,7 +202,6 @@ class _Unbreakable:
 
 _THREADS = "OMP_NUM_THREADS"
 _LOOPBACK = "127.0.0.1"
-_OF_ONE_PROCESS = (ServiceDiscoveryType.PRIMUS, ServiceDiscoveryType.MLP)
 
 
 @contextlib.contextmanager
@@ -216,8 +215,8 @@ def local_job(plan: LaunchPlan) -> Iterator[LaunchPlan]:
         ValueError: The discovery service gives the place of one process, and would give all roles the same one.
     """
     options = plan.options
-    if options.is_set("discovery_type") and options.discovery_type in _OF_ONE_PROCESS:
-        name = options.discovery_type.name.lower()
+    if options.is_set("discovery_type") and is_scheduled(options.discovery_type):
+        name = discovery_name(options.discovery_type)
         raise ValueError(
             f"--discovery_type {name} selects which process of a job this one is; a launcher starts all of them: omit"
             " it, or omit the launcher"

@@ -242,7 +242,7 @@ class TestEffects:
             trainer_config_of(RunnerConfig(delta_log="x"))
         with pytest.raises(ValueError, match=r"the delta log is in the model directory: give model_dir"):
             trainer_config_of(RunnerConfig(enable_realtime_training=True))
-        with pytest.raises(ValueError, match=r"a log in Kafka has no room for bases; give base_folder"):
+        with pytest.raises(ValueError, match=r"a log at 'kafka://.*' has no room for bases; give base_folder"):
             PublishingConfig(log="kafka://broker:9092/topic")
 
     def test_nothing_set_means_the_defaults_of_our_own_configs(self) -> None:

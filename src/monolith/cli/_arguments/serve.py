@@ -185,7 +185,7 @@ def _add_shards(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_discovery(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("--discovery_type", choices=("host", "zk", "consul"), help="where shards register")
+    group.add_argument("--discovery_type", metavar="NAME", help="where shards register: host, zk, consul, or another's")
     group.add_argument("--discovery_dir", metavar="DIR", help="of host: a folder that all of them reach")
     group.add_argument("--zk_server", metavar="HOSTS", help="of zk: servers of ZooKeeper, separated by commas")
     group.add_argument("--deep_insight_name", metavar="NAME", help="of zk: name of the job")

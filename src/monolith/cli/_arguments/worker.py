@@ -20,7 +20,7 @@ PLACE = {
         Option("token_file", "file with a secret that all processes of the job share", metavar="FILE"),
     ),
     "how the processes find each other": (
-        Option("discovery_type", "host, zk, consul, primus (TF_CONFIG) or mlp (default: consul)", metavar="NAME"),
+        Option("discovery_type", "host, zk, consul (default), primus (TF_CONFIG), mlp, or another's", metavar="NAME"),
         Option("discovery_dir", "of host: a folder that all of them reach, one for each job", metavar="DIR"),
         Option("zk_server", "of zk: servers of ZooKeeper, separated by commas", metavar="HOSTS"),
         Option("deep_insight_name", "of zk: name of the job", metavar="NAME"),

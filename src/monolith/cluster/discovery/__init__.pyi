@@ -12,6 +12,7 @@ from .ray_actor import LEASE_SECONDS as LEASE_SECONDS
 from .ray_actor import RayServiceDiscovery as RayServiceDiscovery
 from .ray_actor import RegistryActor as RegistryActor
 from .ray_actor import start_registry as start_registry
+from .service_discovery import ScheduledDiscovery as ScheduledDiscovery
 from .service_discovery import ServiceDiscovery as ServiceDiscovery
 from .service_discovery import ServiceDiscoveryType as ServiceDiscoveryType
 from .zookeeper import ZKServiceDiscovery as ZKServiceDiscovery

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.clock import SystemClock
 from monolith.cluster.addresses import split_address
-from monolith.cluster.discovery.service_discovery import ServiceDiscovery, check_entry, check_role
+from monolith.cluster.discovery.service_discovery import ScheduledDiscovery, ServiceDiscovery, check_entry, check_role
 from monolith.cluster.liveness import check_port
 from monolith.cluster.runtimes.mlp import MLPEnv
 from monolith.errors import DeadlineExceededError
@@ -62,7 +62,7 @@ class StaticServiceDiscovery(ServiceDiscovery):
 _PS, _WORKER, _CHIEF = "ps", "worker", "chief"
 
 
-class TfConfigServiceDiscovery(ServiceDiscovery):
+class TfConfigServiceDiscovery(ScheduledDiscovery):
     """Reads ``{"cluster": {"chief": [...], "ps": [...], "worker": [...]}, "task": {"type": ..., "index": ...}}``.
 
     The chief is worker 0: where a chief is listed, the workers of the config come after it. Registering does nothing,
@@ -136,7 +136,7 @@ PORT_TIMEOUT_SECONDS = 3600.0
 _ROLES = (_PS, _WORKER, _CHIEF)
 
 
-class MLPServiceDiscovery(ServiceDiscovery):
+class MLPServiceDiscovery(ScheduledDiscovery):
     """Reads the platform's variables. Deregistering hides an entry from this process until it is registered again."""
 
     def __init__(self, env: MLPEnv | None = None, *, clock: Clock | None = None) -> None:

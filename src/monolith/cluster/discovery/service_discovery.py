@@ -63,6 +63,25 @@ class ServiceDiscovery(Closing, abc.ABC):
         """Stops the threads and closes the connections. Idempotent."""
 
 
+class ScheduledDiscovery(ServiceDiscovery):
+    """A discovery service of a scheduler, which has placed every process of the job: also this one."""
+
+    @property
+    @abc.abstractmethod
+    def server_type(self) -> str:
+        """The role of this process."""
+
+    @property
+    @abc.abstractmethod
+    def index(self) -> int:
+        """The index of this process in its role."""
+
+    @property
+    @abc.abstractmethod
+    def addr(self) -> str | None:
+        """The address of this process; None: not given."""
+
+
 def check_entry(name: str, index: int, addr: str) -> None:
     """Raises if no service could hold this role, index or address.
 

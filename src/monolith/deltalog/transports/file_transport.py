@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from monolith import _core
 from monolith.background import Backoff
 from monolith.deltalog.increment import require_part
-from monolith.deltalog.transport import Claim, Extent
+from monolith.deltalog.transport import Claim, Extent, Transport
 from monolith.deltalog.transports.file_lineage import GenerationChain
 from monolith.deltalog.transports.file_segments import (
     LastRecord,
@@ -45,8 +45,8 @@ _PARTS = "parts"
 SEGMENT_BYTES = 64 << 20
 
 
-class FileTransport:
-    """`monolith.deltalog.transport.Transport` over segment files.
+class FileTransport(Transport):
+    """A transport over segment files.
 
     Args:
         folder: Folder of the log; created by the first writer.
@@ -55,14 +55,10 @@ class FileTransport:
 
     def __init__(self, folder: str | os.PathLike[str], *, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._folder = Path(folder).absolute()
+        self.place = str(self._folder)
         self._segment_bytes = segment_bytes
         self._last: dict[str, LastRecord] = {}
         """Part -> its last record as of the last `extent`; any thread may replace it by a newer one."""
-
-    @property
-    def place(self) -> str:
-        """Absolute path of the folder."""
-        return str(self._folder)
 
     def parts(self) -> list[str]:
         """Returns the names of the folders that have records, including damaged ones."""

@@ -8,6 +8,7 @@ the retention of the topic.
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +16,15 @@ from monolith import _core
 from monolith.data.kafka import KafkaClient, KafkaConfig, Partition, confluent_kafka, new_library_log
 from monolith.deltalog.increment import read_head, require_part
 from monolith.deltalog.replay import Replay
-from monolith.deltalog.transport import Claim, Extent
+from monolith.deltalog.transport import Claim, Extent, Transport
 from monolith.deltalog.transports.file_transport import replaced
 from monolith.deltalog.transports.kafka_tail import KafkaTail, PieceHeader, pieces_of
-from monolith.errors import NotFoundError, UnavailableError
+from monolith.errors import InvalidArgumentError, NotFoundError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+_URL = re.compile(r"kafka://([^/]+)/([A-Za-z0-9._-]+)")
 MESSAGE_BYTES = 900_000
 """Below the usual broker limit of one million."""
 PATIENCE_SECONDS = 10.0
@@ -31,31 +33,34 @@ _FETCH_WAIT_MS = 50
 """How long a broker without new messages holds a fetch; other requests queue after it."""
 
 
-class KafkaTransport:
-    """`monolith.deltalog.transport.Transport` over a topic.
+class KafkaTransport(Transport):
+    """A transport over a topic.
 
     Args:
-        brokers: ``host:port,host:port``.
-        topic: Topic of the records; the documents are in the topic of this name with the suffix ``.bases``.
+        place: ``kafka://host:port,host:port/topic``; the documents are in the topic of this name with the suffix
+            ``.bases``.
         client: Further settings of librdkafka, such as ``security.protocol``.
         message_bytes: Maximum size of a message; longer records are split.
         patience_seconds: How long brokers may be unreachable before a call fails.
     """
 
+    holds_bases = False
+
     def __init__(
         self,
-        brokers: str,
-        topic: str,
+        place: str,
         *,
         client: Mapping[str, str | int | float | bool] | None = None,
         message_bytes: int = MESSAGE_BYTES,
         patience_seconds: float = PATIENCE_SECONDS,
     ) -> None:
-        self.place = f"kafka://{brokers}/{topic}"
-        self.topic = topic
+        parts = _URL.fullmatch(place)
+        if parts is None:
+            raise InvalidArgumentError(f"delta log: expected kafka://host:port,host:port/topic, got {place!r}")
+        self.place = place
+        self._brokers, self.topic = parts.groups()
         self.message_bytes = message_bytes
         self.patience_seconds = patience_seconds
-        self._brokers = brokers
         self._settings = dict(client or {})
         self._library = confluent_kafka()
         self._lock = threading.RLock()

@@ -20,7 +20,7 @@ from fsspec.spec import AbstractFileSystem
 
 from monolith import _core
 from monolith.deltalog.increment import HEAD, RecordHeader, read_head, require_part
-from monolith.deltalog.transport import Claim, Extent
+from monolith.deltalog.transport import Claim, Extent, Transport
 from monolith.deltalog.transports.file_transport import MARKER, MARKER_TEXT, replaced
 from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError, UnimplementedError
 from monolith.files import named_errors
@@ -33,8 +33,8 @@ _NAME = re.compile(r"(\d{20})\.increment")
 POLL_SECONDS = 0.1
 
 
-class ObjectTransport:
-    """`monolith.deltalog.transport.Transport` over objects.
+class ObjectTransport(Transport):
+    """A transport over objects.
 
     Args:
         url: URL of the log, as fsspec takes it.

@@ -14,7 +14,7 @@ import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from monolith.cluster.discovery import ServiceDiscoveryType
+from monolith.cluster import is_scheduled
 
 if TYPE_CHECKING:
     from monolith.launch.plan import LaunchPlan
@@ -24,7 +24,6 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _LONGEST_NAME = 63
 _INDEX = "${COMPONENT_ID}"
 _MEMORY_SHARE = 0.9
-_NOT_FOR_YARN = (ServiceDiscoveryType.PRIMUS, ServiceDiscoveryType.MLP)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +46,7 @@ class YarnService:
                 f" them, got {self.name!r}"
             )
         options = self.plan.options
-        if not options.is_set("discovery_type") or options.discovery_type in _NOT_FOR_YARN:
+        if not options.is_set("discovery_type") or is_scheduled(options.discovery_type):
             raise ValueError(
                 "--discovery_type: YARN places containers anywhere; set how they find each other: zk --zk_server HOSTS"
                 " --deep_insight_name NAME, consul --uuid NAME, or host --discovery_dir with a folder that all reach"

@@ -177,7 +177,7 @@ def parse_value(cls: type[FlatConfig], name: str, value: Any) -> Any:
         return None
     for kind in kinds:
         if kind is not type(None):
-            return _parsed(cls, name, value, kind)
+            return _parsed(cls, name, value, kind, is_open=str in kinds)
     return value
 
 
@@ -221,7 +221,7 @@ def _require_type(cls: type[FlatConfig], name: str, value: Any) -> None:
         raise TypeError(f"{cls.__name__}: {name} must be {expected}, got {value!r}")
 
 
-def _parsed(cls: type[FlatConfig], name: str, text: str, kind: Any) -> Any:
+def _parsed(cls: type[FlatConfig], name: str, text: str, kind: Any, *, is_open: bool) -> Any:
     subject = f"{cls.__name__}: {name}"
     if kind is str:
         return text
@@ -233,6 +233,8 @@ def _parsed(cls: type[FlatConfig], name: str, text: str, kind: Any) -> Any:
         try:
             return kind[text.upper()]
         except KeyError:
+            if is_open:  # other packages add names, which the class of the config checks
+                return text
             members = ", ".join(member.name.lower() for member in kind)
             raise ValueError(f"{subject} must be one of {members}, got {text!r}") from None
     try:

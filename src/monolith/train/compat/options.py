@@ -9,7 +9,7 @@ are named as upstream's. ``docs/options.md`` is generated from this file: after 
 from collections.abc import Callable
 from typing import Annotated
 
-from monolith.cluster import AddressFamily, DiscoveryConfig
+from monolith.cluster import AddressFamily, DiscoveryConfig, is_scheduled
 from monolith.cluster.discovery import ServiceDiscoveryType
 from monolith.train.compat import reasons
 from monolith.train.compat.conversions import (
@@ -352,7 +352,7 @@ class RunnerConfig(DistributedCpuTrainingConfig):
     """TF_CONFIG of the scheduler Primus, JSON."""
     deep_insight_name: Annotated[str | None, Sets("reporting.job_name", none_if_empty), InDiscoveryConfig()] = None
     """Name of the job over many runs, in the names of metrics and in ZooKeeper."""
-    discovery_type: Annotated[ServiceDiscoveryType, OfAJob(), InDiscoveryConfig()] = ServiceDiscoveryType.CONSUL
+    discovery_type: Annotated[ServiceDiscoveryType | str, OfAJob(), InDiscoveryConfig()] = ServiceDiscoveryType.CONSUL
     """Service that resolves addresses."""
     discovery_dir: Annotated[str, OfAJob(), InDiscoveryConfig()] = ""
     """Folder in which processes register their addresses, for discovery_type host. Not in upstream."""
@@ -415,6 +415,11 @@ class RunnerConfig(DistributedCpuTrainingConfig):
     """Readers of one worker at a time."""
     disable_native_metrics: Annotated[bool, Sets("reporting.train_metrics", negated)] = True
     """Do without AUC or squared error of training in the log."""
+
+    def check(self) -> None:
+        """Refuses discovery services that no package has, and values that contradict each other."""
+        super().check()
+        is_scheduled(self.discovery_type)  # raises if there is none
 
     def runner_settings(self) -> DiscoveryConfig:
         """Returns this process's identity and how it discovers the others, for `cluster.get_discovery`."""

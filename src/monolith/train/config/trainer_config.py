@@ -6,6 +6,7 @@ from typing import Literal
 
 from monolith.checkpoint import CheckpointConfig, RestoreConfig
 from monolith.config import Config, config, require_at_least, require_positive
+from monolith.deltalog import transport_of
 from monolith.deltalog.publish import PublisherConfig
 from monolith.hooks import TideWindow  # noqa: TC001 - a field's type
 from monolith.tables import NUM_BUCKETS, AdmissionFilter
@@ -246,8 +247,10 @@ class PublishingConfig(Config):
 
     def __post_init__(self) -> None:
         PublisherConfig(interval=self.interval, dense_interval=self.dense_interval)
-        if self.log is not None and self.log.startswith("kafka:") and self.base_folder is None:
-            raise ValueError("PublishingConfig: a log in Kafka has no room for bases; give base_folder, a path or URL")
+        if self.log is not None and self.base_folder is None and not transport_of(self.log).holds_bases:
+            raise ValueError(
+                f"PublishingConfig: a log at '{self.log}' has no room for bases; give base_folder, a path or URL"
+            )
 
 
 @config

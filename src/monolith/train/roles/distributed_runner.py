@@ -9,7 +9,8 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Literal, cast
 
 from monolith.clock import SystemClock
-from monolith.cluster import BarrierOp
+from monolith.cluster import BarrierOp, DiscoveryConfig, own_place
+from monolith.cluster.discovery import ScheduledDiscovery
 from monolith.cluster.runtimes import maybe_finish_application, maybe_kill_application
 from monolith.errors import (
     AbortedError,
@@ -29,7 +30,7 @@ from monolith.train.config.job_config import JobProgramConfig
 from monolith.train.config.trainer_config import RESTART_OF_A_JOB, require_training
 from monolith.train.roles.debugging_info import DebuggingInfoHook
 from monolith.train.roles.local_runner import use_threads
-from monolith.train.roles.place import RolePlace, ServerPlaces, is_scheduled, role_and_index
+from monolith.train.roles.place import RolePlace, ServerPlaces
 from monolith.train.roles.preparation import on_signals, prepare_task, take_rank
 from monolith.train.roles.server import run_server
 from monolith.train.roles.worker import WorkerRole, tf_config
@@ -196,9 +197,9 @@ def _pushing(backend: SyncBackend | None, place: RolePlace) -> Iterator[None]:
 def _place_and_config(
     config: DistributedCpuTrainingConfig, discovery: ServiceDiscovery, params: Params, settings: JobProgramConfig
 ) -> tuple[RolePlace, TrainerConfig]:
-    role, index = role_and_index(config, discovery)
+    role, index = own_place(DiscoveryConfig(server_type=config.server_type, index=config.index), discovery)
     if config.enable_sync_training or config.enable_partial_sync_training:
-        index = _take_sync_place(config, role, index, is_scheduled=is_scheduled(discovery))
+        index = _take_sync_place(config, role, index, is_scheduled=isinstance(discovery, ScheduledDiscovery))
     _require_job(config, role, index)
     if role == "worker" and index != config.index:
         config.index = index

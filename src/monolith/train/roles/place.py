@@ -14,7 +14,7 @@ from monolith.cluster import (
     save_ps_cluster_to_file,
     split_address,
 )
-from monolith.cluster.discovery import MLPServiceDiscovery, TfConfigServiceDiscovery
+from monolith.cluster.discovery import ScheduledDiscovery
 from monolith.errors import OpError
 from monolith.ps import assign_places, find_place, stop_servers
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from monolith.cluster.discovery import ServiceDiscovery
-    from monolith.train.compat.options import DistributedCpuTrainingConfig
     from monolith.train.config.job_config import JobConfig
 
 
@@ -59,21 +58,9 @@ class RolePlace:
         The port is the scheduler's, or a free one.
         """
         host, port = None, 0
-        if isinstance(self.discovery, TfConfigServiceDiscovery | MLPServiceDiscovery) and self.discovery.addr:
+        if isinstance(self.discovery, ScheduledDiscovery) and self.discovery.addr:
             host, port = split_address(self.discovery.addr)
         return concat_ip_and_port(self.settings.host or host or get_local_host(), port)
-
-
-def role_and_index(config: DistributedCpuTrainingConfig, discovery: ServiceDiscovery) -> tuple[str, int]:
-    """Returns the role and index of this process; those of a scheduler have priority."""
-    if isinstance(discovery, TfConfigServiceDiscovery | MLPServiceDiscovery):
-        return discovery.server_type, discovery.index
-    return config.server_type, config.index
-
-
-def is_scheduled(discovery: ServiceDiscovery) -> bool:
-    """Returns whether role and index come from a scheduler."""
-    return isinstance(discovery, TfConfigServiceDiscovery | MLPServiceDiscovery)
 
 
 _log = logging.getLogger(__name__)
