@@ -214,28 +214,12 @@ def _write_rows(source: ExportSource, path: str, version: int, options: ExportCo
 
 def _write_shards(manifest: ExportManifest, path: str, options: ExportConfig) -> None:
     """Writes the manifests of the shards: each server reads its buckets of the same files."""
-    for shard, buckets in enumerate(owned_ranges(options.shards) if options.shards else ()):
-        rows = _shard_rows(manifest, buckets)
-        own = ExportManifest(
-            name=manifest.name,
-            version=manifest.version,
-            kind="ps",
-            created=manifest.created,
-            step=manifest.step,
-            torch=manifest.torch,
-            features=manifest.features,
-            stores=manifest.stores,
-            rows=rows,
-            shards=options.shards,
-            shard=shard,
-        )
-        ExportFolder(join(path, f"ps_{shard}", str(manifest.version))).publish(own)
-
-
-def _shard_rows(manifest: ExportManifest, buckets: range) -> RowsPlace:
     rows = manifest.rows
-    assert rows is not None  # noqa: S101 - an entry has the rows of its shards
-    return replace(rows, buckets=(buckets.start, buckets.stop))
+    assert rows is not None  # noqa: S101 - only an export of weights alone has none, and no shards
+    for shard, buckets in enumerate(owned_ranges(options.shards) if options.shards else ()):
+        own_rows = replace(rows, buckets=(buckets.start, buckets.stop))
+        own = replace(manifest, kind="ps", signatures={}, dense=(), rows=own_rows, shard=shard, files={})
+        ExportFolder(join(path, f"ps_{shard}", str(manifest.version))).publish(own)
 
 
 def _manifest(

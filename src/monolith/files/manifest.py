@@ -54,12 +54,9 @@ def parse_manifest(text: bytes, *, subject: str, format_name: str) -> dict[str, 
     """
     try:
         document = json.loads(text.decode("ascii"))
-    except UnicodeDecodeError as error:
-        raise DataLossError(f"{subject}: offset {error.start}: not ASCII text") from error
-    except json.JSONDecodeError as error:
-        raise DataLossError(f"{subject}: offset {error.pos}: not JSON: {error.msg}") from error
     except (RecursionError, ValueError) as error:
-        raise DataLossError(f"{subject}: offset 0: not JSON: {error}") from error
+        offset = getattr(error, "pos", getattr(error, "start", 0))  # of JSONDecodeError or UnicodeDecodeError
+        raise DataLossError(f"{subject}: offset {offset}: not JSON in ASCII: {error}") from error
     if not isinstance(document, dict) or document.get("format") != format_name:
         raise DataLossError(f"{subject}: offset 0: not a manifest of format {format_name!r}")
     return document
