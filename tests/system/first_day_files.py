@@ -65,7 +65,8 @@ class Live(Clicks):
 
 if __name__ == "__main__":
     config = flags.parse(RunnerConfig(), sys.argv[1:])
-    print("ended at step", distributed_sync_train(config, Clicks.params()).global_step)
+    step = distributed_sync_train(config, Clicks.params()).global_step
+    sys.stdout.write(f"ended at step {{step}}\\n")  # one write: print makes several, and ranks share the output
 """
 
 
