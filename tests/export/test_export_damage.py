@@ -45,7 +45,7 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def flips(content: bytes, count: int | None) -> Iterator[bytes]:
-    """The content with one flipped bit, in every byte or in so many."""
+    """The content with one flipped bit, in every byte or at this number of offsets."""
     offsets = range(len(content))
     if count is not None and count < len(content):
         offsets = np.linspace(0, len(content) - 1, count).astype(int).tolist()
