@@ -20,7 +20,7 @@ def running(num_ps: int, *, token: str | None = None) -> Iterator[list[PsServer]
 
 @contextmanager
 def cluster_here(num_ps: int) -> Iterator[PsCluster]:
-    """A client of servers in the test process. No call starts a further thread, so many tests may share it."""
+    """A client of servers in the test process. Tests may share it: no call starts a further thread."""
     with running(num_ps) as servers, PsCluster([server.address for server in servers]) as cluster:
         for server in servers:
             threads = server._threads

@@ -20,7 +20,7 @@ from monolith.ps import PsCluster
 from ps.served import served
 
 Place: TypeAlias = int | Literal["process"]
-"""Where rows are: on so many servers, or in this process."""
+"""Where rows are: on this number of servers, or in this process."""
 
 PLACES: tuple[Place, ...] = ("process", 1, 2, 3, 5)
 WIDE = 0x1E3779B97F4A7C15
