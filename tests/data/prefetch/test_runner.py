@@ -31,7 +31,7 @@ def queue_of(make: Any, capacity: int = 1) -> tuple[Taker, ElementQueue]:
 
 
 def runner_of(queue: ElementQueue, num_threads: int = 1) -> MultiQueueRunner:
-    return MultiQueueRunner(queue.queues, [queue.enqueue_op] * num_threads)
+    return MultiQueueRunner(queue, [queue.enqueue_op] * num_threads)
 
 
 def counter() -> Callable[[], int]:
@@ -61,6 +61,30 @@ def test_a_runner_of_one_queue_takes_it_bare_or_in_a_list() -> None:
     for queues, calls in (([], [lambda: None]), ([queue], [])):
         with pytest.raises(ValueError, match="at least one queue and one enqueue call, got"):
             MultiQueueRunner(queues, calls)
+
+
+def test_a_runner_of_several_queues_opens_fails_and_closes_them_together() -> None:
+    queues: list[BoundedQueue[int]] = [BoundedQueue(1, name=name) for name in ("cpu", "gpu")]
+    numbers = iter(range(2))
+
+    def fill() -> None:
+        number = next(numbers)
+        for queue in queues:
+            queue.put(number)
+
+    runner = MultiQueueRunner(queues, [fill])
+    assert runner.name == "cpu"
+    with pytest.raises(NotImplementedError, match="'cpu' fills several queues"):
+        _ = runner.queue
+    queues[1].close()
+    with runner:
+        for number in range(2):
+            assert [queue.get() for queue in queues] == [number] * 2
+        for queue in queues:
+            with pytest.raises(OutOfRangeError):
+                queue.get()
+    with pytest.raises(ZeroDivisionError), MultiQueueRunner(queues, [lambda: 1 // 0]):
+        queues[1].get()
 
 
 @pytest.mark.parametrize("end", [OutOfRangeError("end of file"), StopIteration()])
@@ -152,7 +176,7 @@ def test_stopping_wakes_threads_that_wait_for_room(num_threads: int) -> None:
     _, queue = queue_of(counter())
     runner = runner_of(queue, num_threads)
     runner.start()
-    until(lambda: len(queue.queue.gate._waiting_puts) == num_threads)
+    until(lambda: len(queue._waiting_puts) == num_threads)
     runner.stop(timeout_seconds=20)
     assert runner.threads == []
     runner.stop()
@@ -173,7 +197,7 @@ def test_stopping_wakes_a_consumer_that_waits() -> None:
 
     consumer = threading.Thread(target=consume)
     consumer.start()
-    until(lambda: queue.queue.gate._num_waiting_gets == 1)
+    until(lambda: queue._num_waiting_gets == 1)
     threading.Timer(0.05, go_on.set).start()
     runner.stop()
     consumer.join(20)
@@ -185,7 +209,7 @@ def test_stopping_wakes_a_consumer_that_waits() -> None:
 def test_what_is_left_after_a_stop_can_be_taken_and_then_it_ends() -> None:
     take, queue = queue_of(counter(), capacity=3)
     with runner_of(queue):
-        until(lambda: len(queue.queue.gate._waiting_puts) == 1)
+        until(lambda: len(queue._waiting_puts) == 1)
     assert list(take) == [0, 1, 2]
 
 
@@ -269,7 +293,7 @@ def test_an_interrupted_consumer_ends_the_threads() -> None:
     main = threading.get_ident()
 
     def make_nothing() -> None:
-        until(lambda: queue.queue.gate._num_waiting_gets == 1)
+        until(lambda: queue._num_waiting_gets == 1)
         time.sleep(0.1)  # the wait begins a moment later, and a signal before it would be noticed only after it
         signal.pthread_kill(main, signal.SIGINT)
         raise OutOfRangeError("done")
