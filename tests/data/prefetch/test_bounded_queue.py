@@ -116,7 +116,7 @@ def test_a_cancelled_put_adds_nothing_even_if_the_queue_reopens_before_its_threa
     assert queue.size() == 0
 
 
-def test_a_put_that_gives_up_on_a_closed_queue_ends_consumers() -> None:
+def test_a_put_that_times_out_on_a_closed_queue_ends_consumers() -> None:
     queue = queue_of(1, capacity=1)
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(queue.put, 2, 0.05)

@@ -12,8 +12,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
-from monolith.data.prefetch import BoundedQueue, ElementQueue, MultiQueueRunner, Taker, enqueue_dicts_with_queue_return
+from monolith.data import InMemoryDataset
+from monolith.data.prefetch import (
+    BoundedQueue,
+    ElementQueue,
+    MultiQueueRunner,
+    SideStreams,
+    Taker,
+    enqueue_dicts_with_queue_return,
+)
+from monolith.data.prefetch import runner as runner_module
 from monolith.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -39,6 +49,19 @@ def counter() -> Callable[[], int]:
     return lambda: next(numbers)
 
 
+def note_side_streams(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """Returns a list that receives the calls which threads of runners make on side streams."""
+    calls: list[Callable[[], object]] = []
+
+    class Noting(SideStreams):
+        def run(self, call: Callable[[], object]) -> None:
+            calls.append(call)
+            super().run(call)
+
+    monkeypatch.setattr(runner_module, "SideStreams", Noting)
+    return calls
+
+
 def until(ready: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 120
     while not ready():
@@ -61,6 +84,40 @@ def test_a_runner_of_one_queue_takes_it_bare_or_in_a_list() -> None:
     for queues, calls in (([], [lambda: None]), ([queue], [])):
         with pytest.raises(ValueError, match="at least one queue and one enqueue call, got"):
             MultiQueueRunner(queues, calls)
+
+
+@pytest.mark.parametrize("side_streams", [True, False])
+def test_threads_work_on_side_streams_unless_items_are_not_staged(
+    monkeypatch: pytest.MonkeyPatch, side_streams: bool
+) -> None:
+    on_side_streams = note_side_streams(monkeypatch)
+    queue: BoundedQueue[int] = BoundedQueue(1, name="clicks")
+    numbers = iter(range(3))
+    with MultiQueueRunner(queue, [lambda: queue.put(next(numbers))], side_streams=side_streams):
+        assert [queue.get() for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(OutOfRangeError):
+            queue.get()
+    assert len(on_side_streams) == (4 if side_streams else 0)
+
+
+def test_a_dataset_prefetches_on_the_stream_of_its_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_side_streams = note_side_streams(monkeypatch)
+    assert list(InMemoryDataset([1, 2, 3]).prefetch(2)) == [1, 2, 3]
+    assert on_side_streams == []
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_cuda_tensors_of_a_prefetched_dataset_are_ready_when_used() -> None:
+    torch.cuda.init()  # type: ignore[no-untyped-call]
+
+    def make(number: int) -> torch.Tensor:
+        x = torch.zeros(1 << 22, device="cuda")
+        for _ in range(20):  # long enough that a consumer who does not wait sees it unfinished
+            x += 1
+        return x + number
+
+    for number, x in enumerate(InMemoryDataset(list(range(100))).map(make).prefetch(2)):
+        assert torch.all(x == 20 + number)
 
 
 def test_a_runner_of_several_queues_opens_fails_and_closes_them_together() -> None:
