@@ -35,8 +35,6 @@ from .remote_dense import DenseState as DenseState
 from .restore.aliases import CUSTOM_RESTORE_OP as CUSTOM_RESTORE_OP
 from .restore.aliases import calc_feed_dict as calc_feed_dict
 from .restore.aliases import generate_alias_map as generate_alias_map
-from .restore.partial_recovery import PartialRecoveryConfig as PartialRecoveryConfig
-from .restore.partial_recovery import PartialRecoverySaver as PartialRecoverySaver
 from .restore.partial_recovery import PsMonitor as PsMonitor
 from .restore.partial_recovery import RestoreOps as RestoreOps
 from .restore.partial_recovery import SaverBuilder as SaverBuilder
@@ -47,8 +45,8 @@ from .restore.rules import get_latest_checkpoint_state as get_latest_checkpoint_
 from .restore.rules import wait_for_monolith_checkpoint as wait_for_monolith_checkpoint
 from .restore.store_restore import restore_table_assets as restore_table_assets
 from .restore.store_restore import save_table_assets as save_table_assets
-from .saver import CLEAR_NN as CLEAR_NN
-from .saver import PendingSave as PendingSave
+from .save_protocol import PendingSave as PendingSave
+from .save_protocol import SaveProtocol as SaveProtocol
 from .saver import Saver as Saver
 from .snapshots import folder_of_rank as folder_of_rank
 from .snapshots import id_of as id_of

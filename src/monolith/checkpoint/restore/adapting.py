@@ -47,6 +47,16 @@ class Parts:
     ignore_unknown_tables: bool = False
     """Skip tables that only the checkpoint has, instead of raising."""
 
+    @classmethod
+    def of_owners(cls, lost: Lost, lost_dense: Sequence[int] | None) -> Parts:
+        """Returns what some owners of rows and dense weights have lost.
+
+        A module whose rows are partly ahead continues where it is; its steps are not set back.
+        """
+        states = {EXTRA_STATE if name == WHOLE_MODEL else f"{name}.{EXTRA_STATE}" for name in lost}
+        complete = {name for name, owners in lost.items() if not owners}
+        return cls(keeps=lambda name: name in states or name in complete, lost=lost, lost_dense=lost_dense)
+
     @property
     def is_whole(self) -> bool:
         """Whether everything is restored."""
