@@ -112,17 +112,17 @@ def test_a_process_that_does_not_write_needs_no_directory(tmp_path: Path) -> Non
     assert not folder.exists()
 
 
-def test_a_saver_beside_has_the_protocol_of_the_folder(tmp_path: Path) -> None:
+def test_a_saver_of_a_subfolder_has_the_protocol_of_that(tmp_path: Path) -> None:
     class Named(SaveProtocol):
         def __init__(self, name: str = "") -> None:
             self.name = name
 
-        def beside(self, name: str) -> SaveProtocol:
+        def subfolder(self, name: str) -> SaveProtocol:
             return Named(name)
 
-    with Saver(tmp_path, protocol=Named()) as saver, saver.beside("dense", dense_only=True) as beside:
-        assert isinstance(beside.protocol, Named)
-        assert beside.protocol.name == "dense"
-        beside.save(state_at(1))
-    assert beside.dense_only
+    with Saver(tmp_path, protocol=Named()) as saver, saver.subfolder("dense", dense_only=True) as dense:
+        assert isinstance(dense.protocol, Named)
+        assert dense.protocol.name == "dense"
+        dense.save(state_at(1))
+    assert dense.dense_only
     assert manifests(tmp_path / "dense") == {"model.ckpt-1.manifest"}

@@ -23,7 +23,6 @@ from .manifest import FORMAT_VERSION as FORMAT_VERSION
 from .manifest import SUFFIX as SUFFIX
 from .manifest import Manifest as Manifest
 from .manifest import TablesEntry as TablesEntry
-from .model_dir_lock import GenerationClaim as GenerationClaim
 from .model_dir_lock import ModelDirLock as ModelDirLock
 from .model_dir_lock import claimed_generation as claimed_generation
 from .model_folder import load as load
@@ -67,4 +66,3 @@ from .value_tree import TreeEncoder as TreeEncoder
 from .value_tree import decode as decode
 from .writing import ASSETS as ASSETS
 from .writing import SAVING as SAVING
-from .writing import CheckpointWriteConfig as CheckpointWriteConfig

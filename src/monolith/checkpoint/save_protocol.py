@@ -72,7 +72,7 @@ class SaveProtocol:
         """Runs `work` on each process that has a directory; an error of any is raised on all."""
         work()
 
-    def beside(self, name: str) -> SaveProtocol:  # noqa: ARG002 - for directories of several processes
+    def subfolder(self, name: str) -> SaveProtocol:  # noqa: ARG002 - for directories of several processes
         """Returns the protocol of a saver for the folder of this name inside the directory."""
         return SaveProtocol()
 

@@ -51,7 +51,7 @@ class Saver:
     """The checkpoints of one model directory. The thread that trains calls it.
 
     The first save locks the directory and opens a new generation; `close` releases the lock. A reader needs no lock.
-    The processes of a run have a saver each; the `SaveProtocol` of their options says which of them write what.
+    The processes of a run have a saver each; the `SaveProtocol` of their options determines which of them write what.
 
     Args:
         model_dir: A folder on this machine or any fsspec URL; made at the first save.
@@ -229,14 +229,14 @@ class Saver:
             self._lock.release()
             self._lock = None
 
-    def beside(self, name: str, **options: Any) -> Saver:
+    def subfolder(self, name: str, **options: Any) -> Saver:
         """Returns a saver for other checkpoints of the run, in a folder of this name inside the directory.
 
         Args:
             name: Name of the folder.
             options: The fields of `SaverConfig`, by name.
         """
-        return Saver(join(self.model_dir, name), protocol=self._protocol.beside(name), **options)
+        return Saver(join(self.model_dir, name), protocol=self._protocol.subfolder(name), **options)
 
     def __enter__(self) -> Self:
         return self

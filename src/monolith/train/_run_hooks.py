@@ -364,7 +364,7 @@ def _saving_hooks(  # noqa: PLR0913 - the state of the chief; mostly keywords
     if dense_timer is None:
         return [full]
     options: dict[str, Any] = {"max_to_keep": saving.max_to_keep, "dense_only": True}
-    dense_saver = saver.beside(DENSE_ONLY, **options)
+    dense_saver = saver.subfolder(DENSE_ONLY, **options)
     dense = NoFirstSaveCheckpointSaverHook(
         dense_saver,
         timer=dense_timer,

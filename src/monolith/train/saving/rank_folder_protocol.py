@@ -76,7 +76,7 @@ class RankFolderSaveProtocol(RankSaveProtocol):
         """Runs `work` on all ranks."""
         self._words.run_on_all(what, work)
 
-    def beside(self, name: str) -> SaveProtocol:
+    def subfolder(self, name: str) -> SaveProtocol:
         """Returns the protocol of a folder inside the directory of each rank."""
         return RankFolderSaveProtocol(self._model_dir, self._part, name=name)
 

@@ -68,7 +68,7 @@ class RankSaveProtocol(SaveProtocol):
         """Runs `work` on rank 0, which has the directory."""
         self._words.broadcast(what, work)
 
-    def beside(self, name: str) -> SaveProtocol:  # noqa: ARG002 - the directory of the saver has it
+    def subfolder(self, name: str) -> SaveProtocol:  # noqa: ARG002 - the directory of the saver has it
         """Returns a protocol for a folder of rank 0."""
         return RankSaveProtocol(self._part)
 
