@@ -68,7 +68,7 @@ def test_a_directory_is_released_if_another_process_has_none(tmp_path: Path) -> 
         with Saver(tmp_path) as another:
             another.save(state_at(1))
         protocol.fails_to_begin = False
-        assert saver.save(state_at(2)).generation > 2  # above the one that it has released, and that of the other saver
+        assert saver.save(state_at(2), background=False).generation > 2  # above the one that it has released, and that of the other saver
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -106,7 +106,7 @@ def test_a_process_that_does_not_write_needs_no_directory(tmp_path: Path) -> Non
     with Saver(folder, protocol=Observer()) as saver:
         saver.begin()
         saver.create_state_file()
-        assert saver.save(state_at(1)).path == "elsewhere/model.ckpt-1"
+        assert saver.save(state_at(1), background=False).path == "elsewhere/model.ckpt-1"
         assert saver.last_saved is not None
         assert saver.last_saved.generation == 5
     assert not folder.exists()
