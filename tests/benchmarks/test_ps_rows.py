@@ -35,11 +35,9 @@ def few_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cut, "WORKERS", 2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_processes")
-@pytest.mark.parametrize(
-    "key",
-    [pytest.param(row.key, marks=[pytest.mark.slow] if row.key != "ps_wall" else []) for row in SUITES["ps"].rows],
-)
+@pytest.mark.parametrize("key", [row.key for row in SUITES["ps"].rows])
 def test_the_row_measures(key: str) -> None:
     if key in {"ps_cpu", "ps_dense"} and shutil.which("c++") is None:
         pytest.skip("the socket loop is compiled in the run and there is no compiler")

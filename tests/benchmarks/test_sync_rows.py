@@ -84,6 +84,7 @@ def test_the_script_prints_chosen_rows_as_json(project_root: Path) -> None:
     assert [row["requirement"] for row in rows] == ["<= 1.1 x", ""]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torchrec") is not None, reason="torchrec is here")
 def test_torchrec_is_skipped_with_a_reason_where_it_is_missing(run: Run) -> None:
     done = run(_BEGIN, "torchrec_collection")

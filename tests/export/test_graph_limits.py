@@ -227,6 +227,7 @@ class Large(OfUser):
         return rows.sum(1) + torch.zeros(1 << 28).sum()
 
 
+@pytest.mark.slow
 def test_the_writer_refuses_what_servers_would_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(
         InvalidArgumentError, match=r"test_graph_limits\.py:\d+ \(.*# here\).*aten\.segment_reduce"

@@ -117,6 +117,7 @@ def test_closing_frees_the_port_and_may_be_repeated() -> None:
         assert again.port == endpoint.port
 
 
+@pytest.mark.slow
 def test_slow_clients_block_no_scrape_and_are_disconnected_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prometheus, "CONNECTION_SECONDS", 1.0)
     with MetricsEndpoint(recorder=MetricRecorder()) as endpoint, contextlib.ExitStack() as ended:

@@ -143,6 +143,7 @@ def values(counter: Variables) -> list[tuple[float, float]]:
     return list(zip(counter.variables, (each.pop() for each in found), strict=True))
 
 
+@pytest.mark.slow
 def test_restore_with_ps_monitor(tmp_path: Path, servers: Servers, chief: Chief) -> None:
     _, counter = chief()
     session(counter, PartialRecoverySaver(tmp_path, ps_monitor=PsMonitor(2)), steps=1)

@@ -91,6 +91,7 @@ def eventually(happens: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [b"", b"P", PREFACE], ids=["silent", "a byte", "a preface"])
 def test_the_oldest_without_the_token_are_closed_first(start: Start, content: bytes) -> None:
     port, limit = start(most=MOST)

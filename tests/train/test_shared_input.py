@@ -52,6 +52,7 @@ def ranks(programs: Programs, clicks: Path, tmp_path_factory: pytest.TempPathFac
     return folder
 
 
+@pytest.mark.slow
 def test_one_process_a_job_and_ranks_train_the_same_examples(tmp_path: Path, ranks: Path) -> None:
     Trainer(Clicks(), TrainerConfig(model_dir=str(tmp_path / "alone"))).train()
     ThreadJob(tmp_path / "job", num_ps=2, num_workers=2, params=Clicks.params).run()

@@ -56,6 +56,7 @@ def test_reading_on_from_any_position_gives_what_is_left(cluster: KafkaCluster, 
             assert seen + left == everything
 
 
+@pytest.mark.slow
 def test_fixed_order_is_the_same_with_other_fetch_sizes(cluster: KafkaCluster) -> None:
     cluster.spread("fetches", numbers(500))
     cluster.write("fetches", numbers(333, 500), partition=2)
