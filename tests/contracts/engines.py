@@ -30,7 +30,7 @@ STORES: dict[str, StoreFactory] = {
 }
 SERVERS_HERE = {"three servers here": 3}
 """Engines that are parameter servers in this process, and how many. Three divide the 1024 buckets unevenly."""
-SERVERS = {"one server": 1, "three servers": 3, "two servers over TLS": 2}
+SERVERS = {"three servers": 3, "two servers over TLS": 2}
 """Engines that are parameter servers in processes of their own, and how many."""
 RANKS = {"three ranks": 3}
 """Engines that are ranks of a synchronous run, and how many."""
