@@ -105,6 +105,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     raise AssertionError("it did not come to pass")
 
 
+@pytest.mark.slow
 def test_a_vanished_log_is_reported_then_followed_again_while_serving_continues(run: Run) -> None:
     def ask(place: dict[str, Any]) -> None:
         server = Server(place, run.columns)

@@ -184,7 +184,7 @@ def test_restore_without_ps_monitor(tmp_path: Path, servers: Servers, chief: Chi
     assert counter.state.global_step == 1
 
 
-@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("index", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_surviving_chief_continues_from_its_own_step(
     tmp_path: Path, servers: Servers, chief: Chief, index: int
 ) -> None:

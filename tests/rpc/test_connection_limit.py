@@ -128,6 +128,7 @@ def test_a_connection_that_makes_no_call_is_closed_however_much_it_sends(start: 
         assert call(known) == b"hello"
 
 
+@pytest.mark.slow
 def test_a_caller_without_the_token_counts_as_not_authenticated(start: Start) -> None:
     port, _ = start(most=1, silent_seconds=0.1)
     with grpc.insecure_channel(f"127.0.0.1:{port}", _own(0)) as first:

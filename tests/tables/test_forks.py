@@ -104,7 +104,7 @@ def test_children_forked_during_updates_get_consistent_tables() -> None:
     table = counting_table()
     learn(table)
     with busy(lambda: learn(table), lambda: table.evict(now=5)):
-        codes = [exit_code_of_child(lambda: use_everything(table)) for _ in range(12)]
+        codes = [exit_code_of_child(lambda: use_everything(table)) for _ in range(4)]
     assert codes == [0] * len(codes)
     use_everything(table)
 

@@ -278,6 +278,7 @@ class TestSurroundings:
 
 
 class TestPatience:
+    @pytest.mark.slow
     def test_a_worker_without_its_servers_ends_soon_after_a_stop_request(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

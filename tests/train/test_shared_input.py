@@ -86,6 +86,7 @@ def test_jobs_of_other_numbers_of_workers_resume_exactly(tmp_path: Path) -> None
     assert found["global_step"] == STEPS + 1
 
 
+@pytest.mark.slow
 def test_a_job_resumes_what_one_process_began(tmp_path: Path) -> None:
     Trainer(Clicks(), TrainerConfig(model_dir=str(tmp_path))).train(max_steps=9)
     ThreadJob(tmp_path, num_workers=2, params=Clicks.params).run()

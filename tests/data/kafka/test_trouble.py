@@ -68,7 +68,8 @@ def test_brokers_that_pause_and_recover_lose_nothing(own_cluster: KafkaCluster, 
     assert sorted(map(int, seen)) == list(range(2000))
 
 
-@pytest.mark.parametrize("way", [pytest.param("pause", marks=pytest.mark.slow), "kill"])
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["pause", "kill"])
 def test_brokers_that_stay_away_are_an_error_and_the_position_stays(own_cluster: KafkaCluster, way: str) -> None:
     own_cluster.spread("leaving", numbers(40))
     settings = config(idle_seconds=0.5, patience_seconds=1.0)  # no answer is not the end of the stream
