@@ -55,6 +55,8 @@ class BatchFeed:
         """Waited for, and not taken yet."""
         self._queue: BoundedQueue[BatchContext] | None = None
         self._thread: threading.Thread | None = None
+        self._making = threading.Lock()
+        """Held while a batch gets its number, so that none of a closed feed takes one."""
         if ahead > 0:
             self._start(ahead)
 
@@ -90,7 +92,8 @@ class BatchFeed:
         """Ends the thread and gives the input back. Further calls do nothing."""
         thread, self._thread = self._thread, None
         if thread is not None and self._queue is not None:
-            self._queue.close(cancel_pending_enqueues=True)
+            with self._making:
+                self._queue.close(cancel_pending_enqueues=True)
             self._queue.clear()
             thread.join(_JOIN_SECONDS)
             if thread.is_alive():
@@ -115,10 +118,11 @@ class BatchFeed:
                 tell()
             raise OutOfRangeError("the input has no more batches") from None
         self._when_empty = None
-        if self._queue is not None and self._queue.closed:  # abandoned by `close`; another feed numbers the batches now
-            raise CancelledError("the input was closed while it waited for a batch")
-        position = None if self._reading is None else self._reading.position
-        return self._make_context(batch, position)
+        with self._making:
+            if self._queue is not None and self._queue.closed:  # another feed numbers the batches now
+                raise CancelledError("the input was closed while it waited for a batch")
+            position = None if self._reading is None else self._reading.position
+            return self._make_context(batch, position)
 
     def _start(self, ahead: int) -> None:
         queue: BoundedQueue[BatchContext] = BoundedQueue(ahead, name="session/input")
