@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import getpass
 import logging
 import signal
@@ -14,6 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import WorkStealingScheduling
 
 # Benchmarks, what tests of several folders share, and what scripts are made of have the names that mypy knows.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -51,12 +54,17 @@ settings.load_profile("repeatable")
 # those that ran before it.
 torch.set_warn_always(True)
 
-# pytest attaches its handlers to every logger that does not propagate; torch formats a trace of all that it compiles
-# for a logger that has a handler.
-logging.getLogger("torch.__trace").propagate = True
+# pytest attaches its handlers, three times a test, to every logger that does not propagate; torch has dozens of them.
+# For one that has a handler torch formats a trace of all that it compiles.
+for _logger in list(logging.root.manager.loggerDict.values()):
+    if isinstance(_logger, logging.Logger):
+        _logger.propagate = True
 
-# Several processes of tests share the cores; with a thread for each core they wait for one another.
+# Several processes of tests share the cores; with a thread for each core they wait for one another. So do those that
+# they start.
 torch.set_num_threads(1)
+if environment.get("OMP_NUM_THREADS") is None:
+    environment.put("OMP_NUM_THREADS", "1")
 
 # A shell lets what it runs in the background ignore Ctrl-C, and processes pass that on; tests send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -71,17 +79,27 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(RunSummary(), "run-summary")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> WorkStealingScheduling:
+    """Gives each process one run of neighbouring tests, so that what a module shares is made once."""
+    return WorkStealingScheduling(config, log)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Keeps the bytecode of what it imports, also where the environment tells Python to write none.
 
-    Hundreds of processes that tests start import the same modules, and the next run collects in half the time.
+    Hundreds of processes that tests start import the same modules, and the next run collects in half the time. Modules
+    and tests live to the end of the run, so the garbage collector looks at them neither here nor later.
     """
     before, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+    gc.disable()
     try:
         return (yield)
     finally:
         sys.dont_write_bytecode = before
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.fixture(scope="session")

@@ -11,11 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from programs import Programs
+
 EXAMPLES = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.py"))
 
 
 ENDS_HANGS_SECONDS = 900
 """No measure of speed: an example takes some seconds, and a busy machine may need twenty times as many."""
+
+STARTED_ALONE = {"local_cluster.py", "ray_cluster.py"}
+"""Examples with a launcher, which runs roles as it was started itself; the others are forked, without imports."""
 
 COMPARISONS = [path for path in EXAMPLES if "def compare(" in path.read_text(encoding="utf-8")]
 
@@ -47,14 +52,21 @@ def logs_of_ray(folder: Path) -> str:
     return "\n".join(f"{path.name}:\n{path.read_text(errors='replace')[-4000:]}" for path in logs)
 
 
+def forked_example(path: Path, programs: Programs, folder: Path) -> str:
+    done = programs.run(path, folder=folder)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.mark.timeout(ENDS_HANGS_SECONDS)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     [pytest.param(path, id=path.name) for path in EXAMPLES if path.name != "tables.py"],  # a test of its own runs it
 )
-def test_example_succeeds_and_prints_its_result(path: Path) -> None:
-    assert run_example(path).strip()
+def test_example_succeeds_and_prints_its_result(path: Path, programs: Programs, tmp_path: Path) -> None:
+    output = run_example(path) if path.name in STARTED_ALONE else forked_example(path, programs, tmp_path)
+    assert output.strip()
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
@@ -79,8 +91,10 @@ def test_example_fails_when_its_claim_does_not_hold(
 
 
 @pytest.mark.timeout(ENDS_HANGS_SECONDS)
-def test_tables_prints_a_trained_an_expired_and_a_restored_row(project_root: Path) -> None:
-    lines = run_example(project_root / "examples" / "tables.py").splitlines()
+def test_tables_prints_a_trained_an_expired_and_a_restored_row(
+    project_root: Path, programs: Programs, tmp_path: Path
+) -> None:
+    lines = forked_example(project_root / "examples" / "tables.py", programs, tmp_path).splitlines()
     rows = {line.split()[0]: [float(weight) for weight in line.split()[1:]] for line in lines}
     assert list(rows) == ["trained", "expired", "restored"]
     assert rows["trained"] == pytest.approx([0.5, -0.25, 0.125, 1.0], abs=0.01)

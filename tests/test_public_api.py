@@ -79,6 +79,7 @@ def test_package_door_describes_itself_and_lists_its_names(package: ModuleType) 
     assert [name for name in package.__all__ if not hasattr(package, name)] == []
 
 
+@pytest.mark.slow
 def test_a_name_is_imported_on_first_access() -> None:
     program = """
 import sys

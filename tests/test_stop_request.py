@@ -35,6 +35,7 @@ def test_a_stop_request_cannot_be_cleared() -> None:
     assert request.wait(0.0)
 
 
+@pytest.mark.slow
 def test_a_wait_without_a_wakeup_polls() -> None:
     """As when the handler of a signal can only run once the wait is over."""
     request = StopRequest()

@@ -32,6 +32,7 @@ def typed(line: str) -> str:
     return printed.getvalue()
 
 
+@pytest.mark.slow
 def test_the_page_runs_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

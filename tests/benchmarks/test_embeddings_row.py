@@ -13,6 +13,7 @@ from monolith.cli._bench.setting import Setting
 TINY = Setting(small_rows=2600, examples=8, num_batches=2, rounds=1, seconds=0.01)
 
 
+@pytest.mark.slow
 def test_every_requirement_is_measured_and_judged() -> None:
     torchrec, torch_bags, module, hashes, _ = embeddings.measure(TINY)
     assert (torchrec.limit, torch_bags.limit, module.limit, hashes.limit) == (4.0, 4.0, 1.1, 1.05)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -44,9 +42,9 @@ def test_the_row_measures(key: str, tmp_path: Path, programs: Programs) -> None:
 
 
 @pytest.mark.slow
-def test_the_script_prints_chosen_rows_as_json(project_root: Path) -> None:
-    command = [sys.executable, "benchmarks/run.py", "--suite", "cluster", "--rows", "job_home", "--quick", "--json"]
-    done = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=False, timeout=300)
+def test_the_script_prints_chosen_rows_as_json(project_root: Path, programs: Programs) -> None:
+    arguments = ("--suite", "cluster", "--rows", "job_home", "--quick", "--json")
+    done = programs.run(Path("benchmarks/run.py"), *arguments, folder=project_root)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["measurements"]
     assert row["requirement"] == ">= 5000 steps/s"

@@ -6,8 +6,6 @@ import importlib.util
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +20,7 @@ from monolith.cli._bench.measurement import Measurement, RowSkippedError
 from monolith.cli._bench.setting import Setting
 from monolith.cli._bench.workload import WorkloadBatch, zipf_batches
 from monolith.tables import LocalStore
+from programs import Programs
 
 TINY = Setting(small_rows=1500, large_rows=3000, examples=8, num_batches=3, rounds=1, seconds=0.02)
 
@@ -35,11 +34,9 @@ def few_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cut, "WORKERS", 2)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_processes")
-@pytest.mark.parametrize(
-    "key",
-    [pytest.param(row.key, marks=[pytest.mark.slow] if row.key != "ps_wall" else []) for row in SUITES["ps"].rows],
-)
+@pytest.mark.parametrize("key", [row.key for row in SUITES["ps"].rows])
 def test_the_row_measures(key: str) -> None:
     if key in {"ps_cpu", "ps_dense"} and shutil.which("c++") is None:
         pytest.skip("the socket loop is compiled in the run and there is no compiler")
@@ -53,9 +50,11 @@ def test_the_row_measures(key: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_script_prints_selected_rows_as_json_and_reports_what_it_skips(project_root: Path) -> None:
-    command = [sys.executable, "benchmarks/run.py", "--suite", "ps", "--rows", "ps_scale", "--quick", "--json"]
-    done = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=False, timeout=300)
+def test_the_script_prints_selected_rows_as_json_and_reports_what_it_skips(
+    project_root: Path, programs: Programs
+) -> None:
+    arguments = ("--suite", "ps", "--rows", "ps_scale", "--quick", "--json")
+    done = programs.run(Path("benchmarks/run.py"), *arguments, folder=project_root)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["measurements"]
     assert row["row"] == "ps_scale"

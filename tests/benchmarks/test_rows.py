@@ -18,8 +18,8 @@ from monolith.tables import row_optimizers
 if TYPE_CHECKING:
     from pathlib import Path
 
-PROCESSES = {"gather", "growth", "memory"}
-"""Rows that start processes, or compile a program."""
+QUICK = {"save", "threads"}
+"""Rows of the quick tier."""
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def measure(row: str, setting: Setting) -> list[Measurement]:
 
 @pytest.mark.parametrize(
     "key",
-    [pytest.param(row.key, marks=[pytest.mark.slow] if row.key in PROCESSES else []) for row in SUITES["tables"].rows],
+    [pytest.param(row.key, marks=[] if row.key in QUICK else [pytest.mark.slow]) for row in SUITES["tables"].rows],
 )
 def test_the_row_measures_and_leaves_no_file(
     key: str, tiny: Setting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

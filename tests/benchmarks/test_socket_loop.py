@@ -14,6 +14,7 @@ from monolith.cli._bench.measurement import RowSkippedError
 needs_compiler = pytest.mark.skipif(shutil.which("c++") is None, reason="the loop is compiled in the run")
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_more_bytes_cost_more_processor_time() -> None:
     with running_loop() as loop:
@@ -24,6 +25,7 @@ def test_more_bytes_cost_more_processor_time() -> None:
     assert much.wall_seconds > 0
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_loop_that_died_is_an_error_and_no_figure() -> None:
     with running_loop() as loop:

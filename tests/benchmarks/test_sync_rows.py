@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,25 +64,15 @@ def test_the_row_measures(key: str, run: Run) -> None:
 
 
 @pytest.mark.slow
-def test_the_script_prints_chosen_rows_as_json(project_root: Path) -> None:
-    command = [
-        sys.executable,
-        "benchmarks/run.py",
-        "--suite",
-        "sync",
-        "--rows",
-        "sync_collective",
-        "--quick",
-        "--rounds",
-        "1",
-        "--json",
-    ]
-    done = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=False, timeout=300)
+def test_the_script_prints_chosen_rows_as_json(project_root: Path, programs: Programs) -> None:
+    arguments = ("--suite", "sync", "--rows", "sync_collective", "--quick", "--rounds", "1", "--json")
+    done = programs.run(Path("benchmarks/run.py"), *arguments, folder=project_root)
     assert done.returncode == 0, done.stderr
     rows = json.loads(done.stdout)["measurements"]
     assert [row["requirement"] for row in rows] == ["<= 1.1 x", ""]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("torchrec") is not None, reason="torchrec is here")
 def test_torchrec_is_skipped_with_a_reason_where_it_is_missing(run: Run) -> None:
     done = run(_BEGIN, "torchrec_collection")

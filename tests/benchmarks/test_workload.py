@@ -10,6 +10,7 @@ from monolith.cli._bench.setting import Setting
 SETTING = Setting(examples=64, features=26, num_batches=3)
 
 
+@pytest.mark.slow
 def test_every_row_number_has_an_id_of_its_own() -> None:
     assert len(np.unique(workload.mixed_ids(np.arange(1_000_000)))) == 1_000_000
 

@@ -214,7 +214,9 @@ def damage(path: Path, how: str) -> None:
         path.unlink()
 
 
-@pytest.mark.parametrize("how", ["truncate", "flip", "lengthen", "empty", "remove"])
+@pytest.mark.parametrize(
+    "how", ["flip", *(pytest.param(how, marks=pytest.mark.slow) for how in ("truncate", "lengthen", "empty")), "remove"]
+)
 @pytest.mark.parametrize(
     "file", ["model.ckpt-4.manifest", "model.ckpt-4.safetensors", "model.ckpt-4.assets/emb/manifest.json", "*.rows"]
 )
@@ -343,13 +345,13 @@ KILLED = textwrap.dedent("""
 @pytest.mark.parametrize(
     ("at", "number", "step"),
     [
-        ("write", 1, 3),  # the mark
+        pytest.param("write", 1, 3, marks=pytest.mark.slow),  # the mark
         ("write", 2, 3),  # the tensors
-        ("write", 3, 3),  # the description of the model
+        pytest.param("write", 3, 3, marks=pytest.mark.slow),  # the description of the model
         ("write", 4, 3),  # the manifest
         ("replace", 2, 3),
-        ("sync", 2, 3),
-        ("sync", 3, 4),  # the manifest has its name
+        pytest.param("sync", 2, 3, marks=pytest.mark.slow),
+        pytest.param("sync", 3, 4, marks=pytest.mark.slow),  # the manifest has its name
         ("write", 5, 4),  # the file `checkpoint`
         ("remove", 1, 4),
     ],

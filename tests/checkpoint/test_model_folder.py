@@ -65,6 +65,7 @@ def test_a_model_resumes_bit_for_bit_in_a_fresh_one(tmp_path: Path, *, names: bo
     assert fresh.model.emb.global_step == 5
 
 
+@pytest.mark.slow
 def test_a_saved_model_is_read_by_another_process(zygote: Zygote, tmp_path: Path) -> None:
     run = Trained(3)
     ml.save(run.model, tmp_path / "m")

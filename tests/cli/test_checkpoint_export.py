@@ -45,6 +45,7 @@ def call(*arguments: object) -> int:
     return main(["checkpoint", "export", *map(str, arguments)])
 
 
+@pytest.mark.slow
 def test_the_newest_checkpoint_is_served(model_dir: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(model_dir, tmp_path, "--serving", "--task", TASK) == 0
     told = capsys.readouterr()

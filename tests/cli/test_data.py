@@ -498,6 +498,7 @@ def test_every_command_has_help_and_an_example(command: str, capsys: pytest.Capt
     assert f"monolith data {command}" in capsys.readouterr().out.split("example", 1)[1]
 
 
+@pytest.mark.slow
 def test_the_program_itself_generates(tmp_path: Path) -> None:
     arguments = ["generate", "--examples", "2000", "--out", str(tmp_path / "clicks.gz")]
     done = subprocess.run(

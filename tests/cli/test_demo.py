@@ -87,6 +87,7 @@ def test_the_report_has_plots_of_every_model_and_loads_nothing(finished: tuple[d
     assert 0 < result["online_seconds"] < result["seconds"]
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_a_live_view_and_its_cursor_back(tmp_path: Path) -> None:
     controller, terminal = pty.openpty()
     report = tmp_path / "report.html"

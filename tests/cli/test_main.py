@@ -130,6 +130,7 @@ def test_a_bug_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
         cli.main(["doctor"])
 
 
+@pytest.mark.slow
 def test_the_installed_program_returns_the_status() -> None:
     program = "import sys; from monolith.cli import main; sys.exit(main())"
     result = subprocess.run(

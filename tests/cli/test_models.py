@@ -107,6 +107,7 @@ def test_a_killed_server_restarts_with_the_state_set_by_commands(
         assert answer(url) == (4, score(4.0))
 
 
+@pytest.mark.slow
 def test_a_token_is_sent_and_required(exports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     secret, wrong = tmp_path / "secret", tmp_path / "wrong"
     secret.write_text("sesame\n")
@@ -176,6 +177,7 @@ def test_wrong_options_of_the_server_are_one_line(
     assert said.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_page_runs(
     project_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

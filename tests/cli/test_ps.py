@@ -23,7 +23,8 @@ def started(*options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("ending", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
 def test_it_serves_until_it_receives_a_stop(ending: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("open sesame\n", encoding="utf-8")
     options = ["--token_file", str(tmp_path / "token"), "--threads", "1", "--json"]

@@ -110,6 +110,7 @@ def test_wrong_arguments_are_one_line(
     assert told.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_page_runs(
     project_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -105,6 +105,7 @@ def wait_until(is_so: Callable[[], bool]) -> None:
     raise AssertionError("it did not come to pass")
 
 
+@pytest.mark.slow
 def test_a_vanished_log_is_reported_then_followed_again_while_serving_continues(run: Run) -> None:
     def ask(place: dict[str, Any]) -> None:
         server = Server(place, run.columns)
@@ -124,6 +125,7 @@ def test_a_vanished_log_is_reported_then_followed_again_while_serving_continues(
     assert serve_while(run.arguments, ask) == 0
 
 
+@pytest.mark.slow
 def test_a_server_that_lags_beyond_retention_keeps_serving_and_waits_for_a_base(run: Run) -> None:
     def ask(place: dict[str, Any]) -> None:
         server = Server(place, run.columns)
@@ -149,6 +151,7 @@ def test_a_server_that_lags_beyond_retention_keeps_serving_and_waits_for_a_base(
     assert serve_while(run.arguments, ask) == 0
 
 
+@pytest.mark.slow
 def test_a_server_answers_from_the_export_before_there_is_a_log_and_is_not_ready_when_its_trainer_is_silent(
     run: Run,
 ) -> None:

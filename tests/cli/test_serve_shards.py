@@ -243,6 +243,7 @@ def test_shards_that_follow_are_ready_when_they_have_caught_up_and_are_found_by_
     assert not list((tmp_path / "hosts" / "ranker-ps-0").glob("*")), "it is not to be found any more"
 
 
+@pytest.mark.slow
 def test_a_task_that_cannot_be_exported_is_served_with_its_code(
     processes: CommandProcesses, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -158,6 +158,7 @@ def test_a_stale_row_is_found_and_no_other_row_is_blamed(
     assert found["versions"][0]["equal"] == 48 - len(wanted)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_reproduced_is_no_skew(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name, version in {
         "moved": ModelVersion(2, -1, {"part": 4}),

@@ -206,6 +206,7 @@ def test_a_missing_package_is_named_with_the_command(monkeypatch: pytest.MonkeyP
         maybe_finish_application()
 
 
+@pytest.mark.slow
 def test_the_modules_match_the_proto_files(project_root: Path) -> None:
     command = [sys.executable, str(project_root / "scripts" / "update-protos"), "--check"]
     checked = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)

@@ -115,6 +115,7 @@ def test_one_process_of_a_launcher_needs_no_meeting_point(prefix: str, monkeypat
     assert (collective.rank(), collective.size()) == (0, 1)
 
 
+@pytest.mark.slow
 def test_ranks_that_do_not_come_are_waited_for_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
     port = free_port()
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}.items():

@@ -208,7 +208,7 @@ def test_any_batches_of_ranks_give_the_rows_of_one_store_bit_for_bit(size: int, 
         assert each == expected
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.slow)])
 def test_processes_over_gloo_give_the_rows_of_one_store_bit_for_bit(
     size: int, programs: Programs, tmp_path: Path
 ) -> None:

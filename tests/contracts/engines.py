@@ -30,11 +30,11 @@ STORES: dict[str, StoreFactory] = {
 }
 SERVERS_HERE = {"three servers here": 3}
 """Engines that are parameter servers in this process, and how many. Three divide the 1024 buckets unevenly."""
-SERVERS = {"one server": 1, "three servers": 3, "two servers over TLS": 2}
-"""Engines that are parameter servers in processes of their own, and how many."""
+SERVERS = {"three servers over TLS": 3}
+"""Engines that are parameter servers in processes of their own, and how many; those here do without TLS."""
 RANKS = {"three ranks": 3}
 """Engines that are ranks of a synchronous run, and how many."""
-_SHARE_OF_EXAMPLES = 1 / 3
+_SHARE_OF_EXAMPLES = 1 / 6
 """Of random programs, for engines that are behind connections: all run the same ones, and there each takes a second."""
 
 

@@ -47,10 +47,11 @@ def cluster() -> Iterator[KafkaCluster]:
         yield running
 
 
-@pytest.fixture(params=TRANSPORTS)
-def make(request: pytest.FixtureRequest, tmp_path: Path, cluster: KafkaCluster) -> Iterator[MakeTransport]:
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] if name == "kafka" else []) for name in TRANSPORTS])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeTransport]:
     made: list[Transport] = []
-    site = Site(tmp_path, f"log{next(NAMES)}", cluster.brokers)
+    brokers = request.getfixturevalue("cluster").brokers if request.param == "kafka" else ""
+    site = Site(tmp_path, f"log{next(NAMES)}", brokers)
 
     def opened() -> Transport:
         made.append(TRANSPORTS[request.param](site))

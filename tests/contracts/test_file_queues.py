@@ -67,7 +67,7 @@ def make(request: pytest.FixtureRequest, members: list[JobClient], tmp_path: Pat
 
 
 @given(ACTIONS, st.integers(1, 3), st.sampled_from([None, 3]))
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_nothing_is_lost_or_duplicated_whichever_worker_restores_its_saved_position(
     make: MakeQueue, actions: list[tuple[int, str]], cycle_length: int, seed: int | None
 ) -> None:

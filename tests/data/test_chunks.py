@@ -22,6 +22,7 @@ def address(array: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> int:
     return int(array.__array_interface__["data"][0])
 
 
+@pytest.mark.slow
 def test_memory_that_is_still_seen_is_not_handed_out_again() -> None:
     first = _core.take_chunk(SIZE)
     first[:] = 7

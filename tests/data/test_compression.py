@@ -174,6 +174,7 @@ def test_an_unknown_compression_is_refused() -> None:
     assert [kind.value for kind in Compression] == list(range(6))
 
 
+@pytest.mark.slow
 def test_a_stream_that_swells_is_read_in_pieces() -> None:
     payload = bytes(30_000_000)
     for kind in PACKED:

@@ -107,6 +107,7 @@ def test_a_pool_is_drawn_from_once_it_has_more_than_500_items() -> None:
     assert draw_one(pool) == 1
 
 
+@pytest.mark.slow
 def test_a_pool_keeps_the_last_100_000_items_of_a_channel() -> None:
     pool = ItemPool(("tags",))
     for begin in (0, 50_000, 100_000):

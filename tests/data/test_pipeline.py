@@ -73,6 +73,7 @@ def test_shuffle_keeps_every_row_once_and_moves_most() -> None:
         assert [int(text) for text in batch["text"]] == batch["number"].tolist()
 
 
+@pytest.mark.slow
 def test_every_order_of_a_window_comes_up_equally_often() -> None:
     orders = Counter(tuple(numbers(4).shuffle(4, seed=seed)) for seed in range(4800))
     assert len(orders) == 24

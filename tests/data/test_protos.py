@@ -131,6 +131,7 @@ def test_repeated_numbers_are_packed_where_upstream_packs_them() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_modules_in_the_tree_are_made_from_the_proto_files(project_root: Path) -> None:
     command = [sys.executable, str(project_root / "scripts" / "update-protos"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -165,7 +165,13 @@ def read_in_two(dataset: Dataset[Any], stop: int) -> list[int]:
     return numbers_of([*before, *read_all(dataset, position)])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.slow] if kind.startswith("csv") and kind != "csv" else [])
+        for kind in KINDS
+    ],
+)
 @settings(max_examples=12, deadline=None)
 @given(
     rows=st.lists(st.integers(1, 60), min_size=1, max_size=4),

@@ -34,6 +34,7 @@ def options() -> dict[str, Any]:
     return {"enable_realtime_training": True, "delta_log_interval_secs": 0.1, "force_shutdown_ps": True}
 
 
+@pytest.mark.slow
 def test_followers_of_a_job_have_its_rows_also_with_another_number_of_servers(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:

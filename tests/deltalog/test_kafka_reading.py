@@ -50,6 +50,7 @@ def write(log: DeltaLog, part: str, count: int) -> None:
             writer.append(kind=IncrementKind.DENSE, payload=b"weights")
 
 
+@pytest.mark.slow
 def test_listing_parts_again_reads_only_new_records(cluster: KafkaCluster, asked: Counter[str]) -> None:
     with DeltaLog(f"kafka://{cluster.brokers}/parts") as log:
         write(log, "dense", INCREMENTS)
@@ -81,6 +82,7 @@ def test_what_waits_is_read_without_a_question_for_the_end(cluster: KafkaCluster
             assert asked["ends"] - before["ends"] < INCREMENTS // 2
 
 
+@pytest.mark.slow
 def test_a_wait_ends_on_a_stop_event_and_on_timeout(cluster: KafkaCluster) -> None:
     with DeltaLog(f"kafka://{cluster.brokers}/silent") as log:
         write(log, "dense", 1)

@@ -72,6 +72,7 @@ def test_it_has_every_kind_of_file_and_is_served_undamaged(victim: Path) -> None
         assert len(predictor.predict(REQUEST).outputs["predictions"]) == 2
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_every_byte_of_the_manifest_is_refused(victim: Path) -> None:
     path = victim / "manifest.json"
     for changed in flips(path.read_bytes(), None):

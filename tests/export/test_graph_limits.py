@@ -181,6 +181,7 @@ def test_a_graph_with_more_operations_is_served(folder: Path, tmp_path: Path) ->
         assert predictor.version.export == json.loads((folder / "manifest.json").read_text())["version"]
 
 
+@pytest.mark.slow
 def test_a_trial_reports_a_graph_that_runs_out_of_memory_and_no_other_failure(folder: Path, tmp_path: Path) -> None:
     refuses_rows = [full("one", 1), node("torch.ops.aten.view.default", "two", tensor("one"), {"as_ints": [2]})]
     for name, forged, told in (
@@ -227,6 +228,7 @@ class Large(OfUser):
         return rows.sum(1) + torch.zeros(1 << 28).sum()
 
 
+@pytest.mark.slow
 def test_the_writer_refuses_what_servers_would_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(
         InvalidArgumentError, match=r"test_graph_limits\.py:\d+ \(.*# here\).*aten\.segment_reduce"

@@ -204,7 +204,7 @@ def followed(steps: list[Any], rows: list[Tensor]) -> Tensor:
     return torch.cat([each.flatten(1) for each in values[-3:]], 1)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(widths=st.lists(st.integers(1, 4), min_size=1, max_size=4), steps=st.lists(step, max_size=6))
 def test_any_model_gives_the_same_bits(widths: list[int], steps: list[Any]) -> None:
     def model(*rows: Tensor) -> Tensor:

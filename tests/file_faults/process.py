@@ -1,17 +1,19 @@
 """The process that is watched: saves and restores, with a failure at one operation after the other.
 
 process.py LIBRARY record SCENARIO FOLDER COPY RECORD: copies the folder, then writes down one save
-process.py LIBRARY save SCENARIO FOLDER KIND: a save for every operation; prints what did not hold
-process.py LIBRARY restore FOLDER KIND: the same for a restore
+process.py LIBRARY save SCENARIO FOLDER KIND FIRST STRIDE: a save for each STRIDE-th operation; prints what did not hold
+process.py LIBRARY restore FOLDER KIND: the same for every operation of a restore
 """
 
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import logging
 import shutil
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -40,12 +42,13 @@ def main(library: str, what: str, *arguments: str) -> None:
             saving.save()
         saving.close()
         return
-    *scenarios, folder, kind = arguments
-    found = (
-        fail_saves(operations, SCENARIOS[scenarios[0]], Path(folder), KINDS[kind])
-        if what == "save"
-        else fail_restores(operations, Path(folder), KINDS[kind])
-    )
+    if what == "save":
+        scenario, folder, kind, first, stride = arguments
+        numbers = itertools.count(int(first), int(stride))
+        found = fail_saves(operations, SCENARIOS[scenario], Path(folder), KINDS[kind], numbers)
+    else:
+        folder, kind = arguments
+        found = fail_restores(operations, Path(folder), KINDS[kind])
     sys.stdout.write(json.dumps(found) + "\n")
 
 
@@ -75,8 +78,10 @@ class Saving:
         self.saver.close()
 
 
-def fail_saves(operations: Operations, scenario: Scenario, folder: Path, error: int) -> dict[str, Any]:
-    """Makes each operation of a save fail in turn."""
+def fail_saves(
+    operations: Operations, scenario: Scenario, folder: Path, error: int, numbers: Iterator[int]
+) -> dict[str, Any]:
+    """Makes the operations of a save fail in turn that have these numbers."""
     problems: list[str] = []
     saving = Saving(scenario, folder)
     saving.saver.close()
@@ -84,9 +89,8 @@ def fail_saves(operations: Operations, scenario: Scenario, folder: Path, error: 
     folder.mkdir(exist_ok=True)
     shutil.copytree(folder, template)
     reader = SmallRun()
-    number = 0
-    while True:
-        number += 1
+    failed = 0
+    for number in numbers:
         shutil.rmtree(folder)
         shutil.copytree(template, folder)
         saving.saver = Saver(folder, max_to_keep=scenario.max_to_keep, background=scenario.background)
@@ -107,13 +111,15 @@ def fail_saves(operations: Operations, scenario: Scenario, folder: Path, error: 
         place = operations.failed_at
         if not place:
             saving.close()
-            return {"operations": number - 1, "problems": problems}
+            break
+        failed = number
         try:
             found = check(saving, folder, reader, saved=saved)
         except OpError as failure:
             found = [f"the next save failed: {failure}"]
             saving.close()
         problems += [f"{number} {place}: {problem} ({raised or 'saved'})" for problem in found]
+    return {"operations": failed, "problems": problems}
 
 
 def check(saving: Saving, folder: Path, reader: SmallRun, *, saved: bool) -> list[str]:

@@ -27,6 +27,7 @@ WAYS: dict[str, tuple[Any, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_a_fresh_process_predicts_the_same(way: str, zygote: Zygote, tmp_path: Path) -> None:
     save, _ = WAYS[way]

@@ -98,6 +98,7 @@ class Wide(lightning.LightningModule):
         return self.emb.optimizer(torch.optim.SGD([self.weight]))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_above_64_mib_has_the_rows(tmp_path: Path) -> None:
     module, ids = Wide(), torch.arange(260_000)
     made = trainer(tmp_path, 1)

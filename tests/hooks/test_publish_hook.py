@@ -37,6 +37,7 @@ def config(folder: Path, **restoring: Any) -> TrainerConfig:
     return TrainerConfig(model_dir=str(folder), publishing=OFTEN, restoring=RestoringConfig(**restoring))
 
 
+@pytest.mark.slow
 def test_statistics_of_a_normalisation_reach_followers_with_the_weights(tmp_path: Path) -> None:
     trainer = Trainer(Normalised(), config(tmp_path))
     trainer.train(steps=6)

@@ -165,6 +165,7 @@ def test_two_chiefs_are_one_too_many(home: Home) -> None:
         home.join(0)
 
 
+@pytest.mark.slow
 def test_a_barrier_falls_with_the_chief_that_placed_it(home: Home) -> None:
     worker = home.join(1)
     chief = home.start(0, f"job.barrier.place_barrier('Save'); {WAIT_FOR_STOP}")

@@ -306,6 +306,7 @@ def test_calibration_curve_is_that_of_scikit_learn() -> None:
     assert metric.compute() == pytest.approx(expected / w.sum(), rel=1e-10)
 
 
+@pytest.mark.slow
 def test_a_million_samples_are_one_batch_like_any_other() -> None:
     p, y, w = samples(1_000_000)
     g = np.random.default_rng(2).integers(0, 100_000, 1_000_000)

@@ -378,7 +378,7 @@ def test_expiry_is_by_slot_and_counts_from_the_time_of_the_examples() -> None:
     assert emb.evict(now=4 * DAY) == 2, "items 2 and 3 were seen on the second day"
 
 
-@pytest.mark.parametrize("by_optimizer", [False, True])
+@pytest.mark.parametrize("by_optimizer", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_steps_remove_rows_that_have_expired(by_optimizer: bool) -> None:
     emb = make(user=ml.Slot(2, expire_days=2), item=ml.Slot(2))
     optimizer, last = emb.optimizer(), dict[int, int]()
@@ -515,6 +515,7 @@ def test_gradients_of_gradients_are_refused() -> None:
     emb.discard()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's own, while it traces
 def test_a_compiled_model_trains_like_an_eager_one() -> None:
     class Model(torch.nn.Module):

@@ -117,6 +117,7 @@ def test_longer_accumulation_declares_itself() -> None:
             ml.Embeddings({"user": ml.Slot(2)}, accumulated_passes=wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_two_thousand_passes_without_a_step_keep_what_the_ids_need() -> None:
     slots = {"user": ml.Slot(2, initializer=ml.initializers.Zeros())}
     emb = ml.Embeddings(slots, SGD, accumulated_passes=2000)

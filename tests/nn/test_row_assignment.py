@@ -80,7 +80,7 @@ def test_assigned_rows_bypass_admission() -> None:
     assert torch.equal(emb.lookup("item", IDS), VECTORS)
 
 
-@pytest.mark.parametrize("held", [1, 2], ids=lambda rows: f"{rows}-rows-at-once")
+@pytest.mark.parametrize("held", [pytest.param(1, marks=pytest.mark.slow), 2], ids=lambda rows: f"{rows}-rows-at-once")
 def test_many_batches_and_several_owners_make_no_difference(monkeypatch: pytest.MonkeyPatch, held: int) -> None:
     monkeypatch.setattr(row_assignment, "_BATCH_BYTES", held * 16)
     with stores_of("three servers here") as open_store:

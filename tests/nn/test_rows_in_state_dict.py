@@ -104,6 +104,7 @@ def resident_bytes(name: str) -> int:
     return int(line.split()[1]) << 10
 
 
+@pytest.mark.slow
 def test_a_hundred_mebibytes_of_rows_are_saved_by_one_copy_and_loaded_without_a_further_one(tmp_path: Path) -> None:
     """Above 64 MiB rows were once left out."""
     emb = ml.Embeddings({"user": ml.Slot(32)})

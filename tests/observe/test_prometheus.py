@@ -106,6 +106,7 @@ def test_the_collector_alone_serves_any_registry() -> None:
     assert registry.get_sample_value("monolith_training_my_ranker_save_checkpoint_time_sum", labels) == 3.5
 
 
+@pytest.mark.slow
 def test_closing_frees_the_port_and_may_be_repeated() -> None:
     endpoint = MetricsEndpoint(recorder=MetricRecorder())
     assert any(thread.name == f"metrics-endpoint-{endpoint.port}" for thread in threading.enumerate())
@@ -117,6 +118,7 @@ def test_closing_frees_the_port_and_may_be_repeated() -> None:
         assert again.port == endpoint.port
 
 
+@pytest.mark.slow
 def test_slow_clients_block_no_scrape_and_are_disconnected_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prometheus, "CONNECTION_SECONDS", 1.0)
     with MetricsEndpoint(recorder=MetricRecorder()) as endpoint, contextlib.ExitStack() as ended:

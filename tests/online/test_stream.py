@@ -342,6 +342,7 @@ def topic_stream(cluster: KafkaCluster, topic: str, **options: Any) -> ExampleSt
     return ExampleStream(f"kafka://{cluster.brokers}/{topic}", StreamConfig(stop_at_end=True, **options))
 
 
+@pytest.mark.slow
 def test_a_topic_is_read_once_although_a_dead_joiner_sent_some_again(cluster: KafkaCluster) -> None:
     for partition in range(NUM_PARTITIONS):
         send(cluster, "sent", numbered([1, 2, 3, 4], first_event=100 * partition), partition)
@@ -370,6 +371,7 @@ def test_a_recreated_topic_is_read_from_its_beginning(cluster: KafkaCluster) -> 
     assert stream.counts.repeated == 2
 
 
+@pytest.mark.slow
 def test_a_partition_whose_messages_are_deleted_restarts_and_the_others_continue(
     cluster: KafkaCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

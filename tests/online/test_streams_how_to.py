@@ -20,6 +20,7 @@ from serving.server.serving_process import serve_while
 PAGE = "streams.md"
 
 
+@pytest.mark.slow
 def test_the_page_runs(
     project_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from monolith.optim import Adamom, Rmsprop, Shampoo
@@ -13,6 +14,7 @@ from monolith.optim import Adamom, Rmsprop, Shampoo
 DOCUMENT = Path("docs") / "how-to" / "dense-optimizers.md"
 
 
+@pytest.mark.slow
 def test_the_blocks_of_the_document_run(project_root: Path) -> None:
     text = (project_root / DOCUMENT).read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

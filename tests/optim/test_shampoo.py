@@ -75,6 +75,7 @@ def _compare_on_steps(steps: int, options: dict[str, Any], shape: tuple[int, ...
     torch.testing.assert_close(param.detach(), expected, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_axes_longer_than_what_is_kept_follow_the_formula() -> None:
     shape, options = (300, 5), {"eigen_head": 10, "eigen_tail": 10, "warmup": 2, "tau_1": 2, "tau_2": 1}
     param, grads = fresh(shape), gradients(shape, 6)

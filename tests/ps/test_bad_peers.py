@@ -229,6 +229,7 @@ class TestPeerMessages:
 
 
 class TestSlowAndIdlePeers:
+    @pytest.mark.slow
     def test_sizes_that_lie_cost_a_page_each(self, served: Served) -> None:
         """200 GiB are announced. A page has 2 MiB where the system gives huge ones to everybody."""
         before = resident_bytes()

@@ -36,7 +36,7 @@ def assert_counts(counter: Counter, counts: Mapping[int, int]) -> None:
     assert set(counter.counts(THEIRS)) == {counts[1]}
 
 
-@pytest.mark.parametrize("num_ps", [2, 5])
+@pytest.mark.parametrize("num_ps", [2, pytest.param(5, marks=pytest.mark.slow)])
 def test_a_save_while_another_worker_pushes_matches_its_clock(
     tmp_path: Path, clusters: Mapping[int, PsCluster], num_ps: int
 ) -> None:

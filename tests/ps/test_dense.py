@@ -34,7 +34,7 @@ def connected(servers: FakeServers, kind: str = "sgd", **options: Any) -> tuple[
     return model, DenseClient(model, OPTIMIZERS[kind](model.parameters()), servers, **options)
 
 
-@pytest.mark.parametrize("num_ps", [1, 3, 5])
+@pytest.mark.parametrize("num_ps", [*(pytest.param(number, marks=pytest.mark.slow) for number in (1, 5)), 3])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_weights_and_state_are_bit_for_bit_those_of_one_process(kind: str, num_ps: int) -> None:
     expected, optimizer = locally(kind, 5)
@@ -260,7 +260,10 @@ def test_values_fetched_concurrently_with_a_step_show_when_they_are_assigned() -
     assert_same(values_of(model), values_of(expected))
 
 
-@pytest.mark.parametrize(("saved_by", "restored_by"), [(1, 3), (3, 1), (5, 2)])
+@pytest.mark.parametrize(
+    ("saved_by", "restored_by"),
+    [pytest.param(1, 3, marks=pytest.mark.slow), pytest.param(3, 1, marks=pytest.mark.slow), (5, 2)],
+)
 @pytest.mark.parametrize("kind", ["adam", "adamom", "shampoo"])
 def test_a_state_resumes_bit_for_bit_on_another_number_of_servers(kind: str, saved_by: int, restored_by: int) -> None:
     model, client = connected(FakeServers(saved_by), kind)

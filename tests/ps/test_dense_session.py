@@ -158,7 +158,10 @@ def test_after_a_settle_a_step_sees_everything() -> None:
 
 
 @pytest.mark.parametrize("background", [False, True])
-@pytest.mark.parametrize(("saved_by", "restored_by"), [(3, 0), (0, 3), (2, 5)])
+@pytest.mark.parametrize(
+    ("saved_by", "restored_by"),
+    [pytest.param(3, 0, marks=pytest.mark.slow), pytest.param(0, 3, marks=pytest.mark.slow), (2, 5)],
+)
 @pytest.mark.parametrize("kind", ["adam", "shampoo"])
 def test_a_checkpoint_resumes_on_another_number_of_servers(
     kind: str, saved_by: int, restored_by: int, background: bool, tmp_path: Path

@@ -143,6 +143,7 @@ def values(counter: Variables) -> list[tuple[float, float]]:
     return list(zip(counter.variables, (each.pop() for each in found), strict=True))
 
 
+@pytest.mark.slow
 def test_restore_with_ps_monitor(tmp_path: Path, servers: Servers, chief: Chief) -> None:
     _, counter = chief()
     session(counter, Saver(tmp_path, ps_monitor=PsMonitor(2)), steps=1)
@@ -183,7 +184,7 @@ def test_restore_without_ps_monitor(tmp_path: Path, servers: Servers, chief: Chi
     assert counter.state.global_step == 1
 
 
-@pytest.mark.parametrize("index", [0, 1])
+@pytest.mark.parametrize("index", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_surviving_chief_continues_from_its_own_step(
     tmp_path: Path, servers: Servers, chief: Chief, index: int
 ) -> None:

@@ -104,7 +104,7 @@ def train_until_it_dies(address: str, model: Path, *, most_steps: int = 4000) ->
     """Counts, and saves now and then; how many batches were applied for sure."""
     done = 0
     try:
-        with counting(address, timeout_seconds=5.0) as counter, Saver(model) as saver:
+        with counting(address, timeout_seconds=1.0) as counter, Saver(model) as saver:
             for step in range(most_steps):
                 counter.step()
                 done += 1

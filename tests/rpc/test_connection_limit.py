@@ -91,6 +91,7 @@ def eventually(happens: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [b"", b"P", PREFACE], ids=["silent", "a byte", "a preface"])
 def test_the_oldest_without_the_token_are_closed_first(start: Start, content: bytes) -> None:
     port, limit = start(most=MOST)
@@ -127,6 +128,7 @@ def test_a_connection_that_makes_no_call_is_closed_however_much_it_sends(start: 
         assert call(known) == b"hello"
 
 
+@pytest.mark.slow
 def test_a_caller_without_the_token_counts_as_not_authenticated(start: Start) -> None:
     port, _ = start(most=1, silent_seconds=0.1)
     with grpc.insecure_channel(f"127.0.0.1:{port}", _own(0)) as first:

@@ -87,6 +87,7 @@ def test_a_version_that_crashes_its_process_is_rejected_and_newer_ones_are_loade
         assert predictor.problem is None
 
 
+@pytest.mark.slow
 def test_a_trial_that_does_not_end_is_ended(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(trial.TRUST_VARIABLE)
     held = HeldFolder.of(ExportFolder(str(exported)))
@@ -131,6 +132,7 @@ def test_at_the_start_a_server_falls_back_to_a_version_that_passes(
     assert tried == ["1", "2", "1"]
 
 
+@pytest.mark.slow
 def test_pipes_in_the_place_of_files(exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(version_watch, "POLL_SECONDS", 0.05)
     publish(exported, tmp_path, 1)

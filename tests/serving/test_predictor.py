@@ -236,6 +236,7 @@ def test_weights_alone_are_served_with_the_rows_before(tmp_path: Path) -> None:
         Predictor(str(tmp_path))
 
 
+@pytest.mark.slow
 def test_shards_have_all_rows_between_them(tmp_path: Path) -> None:
     trainer = trained(2)
     entry = trainer.export(str(tmp_path), example=make_batch(0), options=ExportConfig(version=7, shards=3))

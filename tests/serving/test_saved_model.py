@@ -49,6 +49,7 @@ def estimator(tmp_path: Path) -> Estimator:
     return estimator
 
 
+@pytest.mark.slow
 def test_an_estimator_exports_parts_and_weights_alone(estimator: Estimator, tmp_path: Path) -> None:
     assert estimator.export_saved_model(example=EXAMPLE, version=3) == f"{tmp_path}/exported_models/entry/3"
     place = estimator.export_saved_model(example=EXAMPLE, dense_only=True, version=4)

@@ -122,6 +122,7 @@ def test_wrong_inputs_are_named(model: TaskModel, inputs: Any, sentence: str) ->
     assert model.predict(COLUMNS).version.export == 5
 
 
+@pytest.mark.slow
 def test_a_newer_checkpoint_is_activated_without_a_failed_call(tmp_path: Path) -> None:
     train(Branches, tmp_path, 2)
     failures: list[BaseException] = []

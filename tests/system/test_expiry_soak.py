@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from programs import Programs
+
 
 @pytest.mark.slow
 def test_thirty_days_of_replaced_rows_leave_neither_tombstones_nor_memory_nor_larger_checkpoints(
-    project_root: Path,
+    project_root: Path, programs: Programs
 ) -> None:
-    command = [sys.executable, "scripts/expiry-soak", "--days", "30", "--rows", "10000", "--json"]
-    done = subprocess.run(command, cwd=project_root, capture_output=True, text=True, check=False)
+    arguments = ("--days", "30", "--rows", "10000", "--json")
+    done = programs.run(Path("scripts/expiry-soak"), *arguments, folder=project_root)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["problems"] == []

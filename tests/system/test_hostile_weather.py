@@ -76,6 +76,7 @@ def test_entries_that_appear_and_disappear_are_polled_again() -> None:
         assert cluster.addresses[1] == new.address
 
 
+@pytest.mark.slow
 def test_an_old_address_is_rejected_whatever_process_has_it_now() -> None:
     with (
         moved_server() as (cluster, new, old),

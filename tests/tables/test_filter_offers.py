@@ -93,6 +93,7 @@ def _ids(store: Store) -> list[int]:
     return sorted(key for block in blocks if block.kind is BlockKind.FULL for key in block.keys.tolist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engines", [("three servers here", "local"), ("local", "three servers here")])
 def test_a_restored_store_resumes_where_the_saved_one_stood(engines: tuple[str, str], tmp_path: Path) -> None:
     whole = LocalStore({"t": CONFIG})

@@ -414,6 +414,7 @@ sys.stdout.write(" ".join(str(key) for key in sorted(table.ids().tolist())))
 """
 
 
+@pytest.mark.slow
 def test_counts_saved_in_one_process_are_right_in_another(tmp_path: Path) -> None:
     """The hash is fixed, not seeded by the process: cells mean the same ids everywhere."""
     seen = {key: 1 + index % 4 for index, key in enumerate([*EXTREMES, *range(1000, 1400)])}

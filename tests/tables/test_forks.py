@@ -104,11 +104,12 @@ def test_children_forked_during_updates_get_consistent_tables() -> None:
     table = counting_table()
     learn(table)
     with busy(lambda: learn(table), lambda: table.evict(now=5)):
-        codes = [exit_code_of_child(lambda: use_everything(table)) for _ in range(12)]
+        codes = [exit_code_of_child(lambda: use_everything(table)) for _ in range(4)]
     assert codes == [0] * len(codes)
     use_everything(table)
 
 
+@pytest.mark.slow
 def test_children_forked_during_updates_of_a_worker_see_complete_updates() -> None:
     config = TableConfig([Segment(1, optimizer=Sgd(learning_rate=1.0), initializer=Zeros())])
     store = LocalStore({"table": config})
@@ -134,6 +135,7 @@ def test_children_forked_during_updates_of_a_worker_see_complete_updates() -> No
     assert codes == [0] * len(codes)
 
 
+@pytest.mark.slow
 def test_children_forked_during_inserts_into_a_set_of_touched_keys_can_use_it() -> None:
     keys = TouchedKeySet(capacity=10**6, concurrency_level=4)
 

@@ -52,6 +52,7 @@ def test_the_memory_of_evicted_rows_goes_back_to_the_system_and_is_used_again() 
     assert table.stats()["row_bytes"] < full["row_bytes"] / 20
 
 
+@pytest.mark.slow
 def test_rows_that_stay_are_intact_and_records_are_allocated_once() -> None:
     table = expiring_table()
     fill(table, 0, ROWS, day=100)

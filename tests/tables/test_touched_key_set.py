@@ -157,6 +157,7 @@ def test_a_living_suffix_with_other_numbers_is_refused() -> None:
     assert stolen(keys) == [5]
 
 
+@pytest.mark.slow
 def test_a_suffix_is_free_again_once_the_set_is_released() -> None:
     keys = TouchedKeySet(10, 1, "passing")
     keys.insert([5])

@@ -231,6 +231,7 @@ def test_a_load_counts_what_it_loaded_and_what_it_ignored() -> None:
     assert group.size(0) == 2
 
 
+@pytest.mark.slow
 def test_blocks_of_another_schema_are_refused_before_anything_is_written() -> None:
     group = plain_group()
     foreign = blocks_for(0xABC)[3]

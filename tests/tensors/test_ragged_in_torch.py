@@ -91,6 +91,7 @@ def test_a_loader_hands_rows_through() -> None:
     assert [batch.to_lists() for batch in loader] == [[[0], [0, 0], [1], [1, 1]], [[2], [2, 2]]]
 
 
+@pytest.mark.slow
 @NOT_TRACED
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
 def test_a_compiled_function_takes_and_returns_rows(backend: str) -> None:

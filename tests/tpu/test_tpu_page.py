@@ -20,6 +20,7 @@ BLOCKS = re.findall(r"^```(python|bash)\n(.*?)^```$", TEXT, re.MULTILINE | re.DO
 assert PAGE.name == "tpu.md"
 
 
+@pytest.mark.slow
 def test_the_blocks_and_commands_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,3 +86,22 @@ def test_a_batch_that_arrives_after_the_end_of_its_feed_is_not_numbered(
     reader.join(60)
     assert not reader.is_alive()
     assert numbered == [1], "the session that was rebuilt numbers its batches itself"
+
+
+def test_a_feed_ends_after_the_batch_that_is_being_numbered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "_JOIN_SECONDS", 0.05)
+    begun, let_go, numbered = threading.Event(), threading.Event(), list[Any]()
+
+    def number(batch: Any, _: bytes | None) -> BatchContext:
+        begun.set()
+        assert let_go.wait(60)
+        numbered.append(batch)
+        return cast("BatchContext", batch)
+
+    feed = BatchFeed([1], position=None, make_context=number, ahead=1)
+    assert begun.wait(60)
+    later = threading.Timer(0.2, let_go.set)
+    later.start()
+    feed.close()
+    assert numbered == [1], "the session that is rebuilt would count on from there"
+    later.join()

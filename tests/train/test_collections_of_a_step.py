@@ -55,6 +55,7 @@ def test_a_session_has_what_its_last_step_left_and_what_was_built(mode: Any) -> 
     assert watch.seen == [[result.loss] for result in results]
 
 
+@pytest.mark.slow
 def test_no_graph_of_a_step_is_kept() -> None:
     task, watch = Leaving(), Watch("losses")
     with Session(task, hooks=[watch]) as session:

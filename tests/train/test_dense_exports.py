@@ -46,6 +46,7 @@ class AskAtSteps(Hook):
                 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [ExportMode.STANDALONE, ExportMode.DISTRIBUTED])
 def test_dense_weights_alone_are_activated_while_training_continues(tmp_path: Path, mode: ExportMode) -> None:
     saving = SavingConfig(every_steps=4, dense_every_steps=2)

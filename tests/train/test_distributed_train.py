@@ -278,6 +278,7 @@ class TestSurroundings:
 
 
 class TestPatience:
+    @pytest.mark.slow
     def test_a_worker_without_its_servers_ends_soon_after_a_stop_request(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -307,11 +308,13 @@ class TestPatience:
             ):
                 job.roles["worker", index].result(60)
 
+    @pytest.mark.slow
     def test_servers_that_never_come_are_waited_for_so_long(self, tmp_path: Path) -> None:
         job = ThreadJob(tmp_path, params=params, options={"session_creation_timeout_secs": 1})
         with pytest.raises(DeadlineExceededError, match="found 0 of 1 ps"):
             job.start("worker", 0).result(120)
 
+    @pytest.mark.slow
     def test_a_chief_that_never_comes_is_waited_for_so_long(self, tmp_path: Path) -> None:
         job = ThreadJob(tmp_path, num_workers=2, params=params, options={"session_creation_timeout_secs": 1})
         job.start("ps", 0)

@@ -50,6 +50,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_what_servers_have_is_served_as_it_was_trained(shared: Path) -> None:
     place = shared / "exported_models"
     assert torch.equal(served(place), expected(shared))

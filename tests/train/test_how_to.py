@@ -13,6 +13,7 @@ from monolith.cli import main
 PAGE = Path(__file__).resolve().parent.parent.parent / "docs" / "how-to" / "train.md"
 
 
+@pytest.mark.slow
 def test_the_blocks_run_one_after_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)

@@ -23,6 +23,13 @@ from ps.test_standby import standing_by
 PAIR = ["ps0", "ps1"]
 
 
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers that do not wait for stragglers."""
+    monkeypatch.setattr(ps_benchmark, "SETTLE_SECONDS", 0.01)
+    monkeypatch.setattr(ps_benchmark, "POLL_SECONDS", 0.01)
+
+
 class Board:
     """Servers of given speeds, and notes that workers of one process share."""
 
@@ -52,6 +59,7 @@ class FleetingBoard(Board):
         return {"done/0": "1", "done/1": "1"} if self.looks % 2 else {"result": "ps1"}
 
 
+@pytest.mark.usefixtures("soon")
 class TestPublished:
     """The cases of the original's test."""
 
@@ -74,6 +82,7 @@ class TestPublished:
         assert board.asked == []
 
 
+@pytest.mark.usefixtures("soon")
 def test_it_is_one_step_over_four_numbers_and_predicts_nothing() -> None:
     board, params = Board(1.0, 3.0), PsBenchMarkTask.params()
     params.bm_config = BenchmarkConfig(PAIR, 1, 1, 0, 7.0, servers=board)
@@ -161,6 +170,7 @@ def test_servers_of_one_machine_count_for_their_slower_neighbours() -> None:
     assert chosen_of(config, []) == servers
 
 
+@pytest.mark.usefixtures("soon")
 def test_a_worker_that_cannot_measure_leaves_the_choice_to_the_others(caplog: pytest.LogCaptureFixture) -> None:
     class Away(Board):
         def benchmark(self, seconds: float) -> Sequence[float]:
@@ -200,6 +210,7 @@ def test_a_task_without_its_config_is_rejected() -> None:
         Trainer(PsBenchMarkTask).train()
 
 
+@pytest.mark.usefixtures("soon")
 def test_a_task_that_is_not_saved_restarts_from_scratch_each_time(tmp_path: Path) -> None:
     for _ in range(2):
         params = PsBenchMarkTask.params()
@@ -209,6 +220,7 @@ def test_a_task_that_is_not_saved_restarts_from_scratch_each_time(tmp_path: Path
 
 @pytest.mark.usefixtures("nothing_left_behind")
 class TestChooseServers:
+    @pytest.mark.usefixtures("soon")
     def test_all_workers_end_with_the_same_servers_in_their_places(self, tmp_path: Path) -> None:
         with standing_by(3) as roles:
             addresses = [role.address for role in roles]

@@ -52,6 +52,7 @@ def rows_of(shards: list[ServedShard]) -> list[tuple[object, ...]]:
     return timeless([row for shard in shards for store in shard.stores.values() for row in serving_rows(store)])
 
 
+@pytest.mark.slow
 def test_servers_of_a_job_push_to_any_number_of_shards(tmp_path: Path) -> None:
     with receivers(tmp_path, 3) as (shards, backend):
         job = ThreadJob(

@@ -284,6 +284,7 @@ def test_whose_block_of_a_topic_comes_next_stays_known() -> None:
     assert position == kafka({0: 10, 1: 20, 2: 30, 3: 40}, turn=2)
 
 
+@pytest.mark.slow
 @every_store
 @pytest.mark.usefixtures("collects")
 def test_more_file_names_than_a_store_accepts_per_value_travel_in_pieces(

@@ -137,6 +137,7 @@ def test_a_second_server_of_an_index_is_refused_while_the_first_answers(
     assert (again.is_alive(), again.error) == (False, None)
 
 
+@pytest.mark.slow
 def test_a_server_whose_index_another_one_has_taken_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_server_role, "_LOOK_SECONDS", 0.05)
     discovery = MemoryDiscovery()

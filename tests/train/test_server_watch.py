@@ -75,6 +75,7 @@ class EndsBetween(ServerReconnector):
         self.is_gone.set()
 
 
+@pytest.mark.slow
 def test_a_server_that_goes_between_two_looks_is_not_waited_for() -> None:
     with ExitStack() as ended:
         old = PsServer(0, 1)

@@ -52,6 +52,7 @@ def ranks(programs: Programs, clicks: Path, tmp_path_factory: pytest.TempPathFac
     return folder
 
 
+@pytest.mark.slow
 def test_one_process_a_job_and_ranks_train_the_same_examples(tmp_path: Path, ranks: Path) -> None:
     Trainer(Clicks(), TrainerConfig(model_dir=str(tmp_path / "alone"))).train()
     ThreadJob(tmp_path / "job", num_ps=2, num_workers=2, params=Clicks.params).run()
@@ -85,6 +86,7 @@ def test_jobs_of_other_numbers_of_workers_resume_exactly(tmp_path: Path) -> None
     assert found["global_step"] == STEPS + 1
 
 
+@pytest.mark.slow
 def test_a_job_resumes_what_one_process_began(tmp_path: Path) -> None:
     Trainer(Clicks(), TrainerConfig(model_dir=str(tmp_path))).train(max_steps=9)
     ThreadJob(tmp_path, num_workers=2, params=Clicks.params).run()

@@ -56,6 +56,7 @@ def test_reading_on_from_any_position_gives_what_is_left(cluster: KafkaCluster, 
             assert seen + left == everything
 
 
+@pytest.mark.slow
 def test_fixed_order_is_the_same_with_other_fetch_sizes(cluster: KafkaCluster) -> None:
     cluster.spread("fetches", numbers(500))
     cluster.write("fetches", numbers(333, 500), partition=2)
@@ -157,6 +158,7 @@ def test_a_partition_ends_before_its_first_message_of_the_end_time(cluster: Kafk
     assert rest_of(dataset.read(position)) == []
 
 
+@pytest.mark.slow
 def test_when_the_end_time_comes_reading_ends(cluster: KafkaCluster) -> None:
     cluster.spread("soon", numbers(8))
     stop = datetime.now(UTC) + timedelta(seconds=0.6)
@@ -173,6 +175,7 @@ def test_a_quiet_stream_ends_after_its_idle_time(cluster: KafkaCluster) -> None:
     assert time.monotonic() - begin > 0.4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ONE_QUICK_ORDER)
 def test_a_stream_slower_than_its_idle_time_is_still_read_to_its_end(cluster: KafkaCluster, order: str) -> None:
     topic = f"slow-{order}"

@@ -53,7 +53,8 @@ def test_a_missing_topic_is_named_with_the_existing_ones(cluster: KafkaCluster) 
         KafkaDataset(["existing", "clocks"], cluster.brokers, config=config()).read()
 
 
-@pytest.mark.parametrize("order", ["arrival", pytest.param("fixed", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["arrival", "fixed"])
 def test_brokers_that_pause_and_recover_lose_nothing(own_cluster: KafkaCluster, order: str) -> None:
     own_cluster.spread("pausing", numbers(2000))
     settings = config(order=order, client={"socket.timeout.ms": 1000, "fetch.message.max.bytes": 500})
@@ -67,7 +68,8 @@ def test_brokers_that_pause_and_recover_lose_nothing(own_cluster: KafkaCluster, 
     assert sorted(map(int, seen)) == list(range(2000))
 
 
-@pytest.mark.parametrize("way", [pytest.param("pause", marks=pytest.mark.slow), "kill"])
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["pause", "kill"])
 def test_brokers_that_stay_away_are_an_error_and_the_position_stays(own_cluster: KafkaCluster, way: str) -> None:
     own_cluster.spread("leaving", numbers(40))
     settings = config(idle_seconds=0.5, patience_seconds=1.0)  # no answer is not the end of the stream
@@ -120,9 +122,8 @@ def test_an_offset_that_does_not_exist_yet(cluster: KafkaCluster, caplog: pytest
     assert "offset 999 is out of range" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "policy", ["raise", *(pytest.param(policy, marks=pytest.mark.slow) for policy in ("earliest", "latest"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["raise", "earliest", "latest"])
 def test_messages_deleted_while_they_wait(own_cluster: KafkaCluster, policy: str) -> None:
     """The mock cluster keeps about 5 MB of a partition: more than that pushes out what was not read yet."""
     own_cluster.write("deleted", [b"0"], partition=0)

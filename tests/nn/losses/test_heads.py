@@ -204,6 +204,7 @@ def test_no_pairs_is_a_loss_of_zero(label: torch.Tensor) -> None:
     assert inbatch_auc_loss(label, torch.randn(len(label))).item() == 0
 
 
+@pytest.mark.slow
 def test_losses_compile_as_one_graph() -> None:
     torch.compiler.reset()
 

@@ -183,6 +183,7 @@ def test_gradient_is_that_of_finite_differences(key: str) -> None:
     assert torch.autograd.gradcheck(call, (logits,))
 
 
+@pytest.mark.slow
 @every_loss
 def test_compiles_as_one_graph(key: str) -> None:
     torch.compiler.reset()

@@ -255,6 +255,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
             call()
 
 
+@pytest.mark.slow
 def test_tensorflow_is_not_loaded_and_tensorboard_only_on_first_use(tmp_path: Path) -> None:
     program = f"""
 import sys

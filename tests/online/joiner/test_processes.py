@@ -178,6 +178,7 @@ def committed_counts(folder: Path) -> Counter[str]:
     return counts
 
 
+@pytest.mark.slow
 def test_a_joiner_reports_its_progress_and_a_signal_stops_it_between_two_steps(tmp_path: Path, zygote: Zygote) -> None:
     write_traffic(tmp_path, 100, Files.num_partitions)
     said = tmp_path / "said"

@@ -29,6 +29,7 @@ def _ask(place: dict[str, Any], lines: list[str]) -> None:
             assert len(json.loads(answer.read())["outputs"]) in (2, 3)
 
 
+@pytest.mark.slow
 def test_the_page_runs(
     project_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,6 +64,7 @@ def test_the_joiner_joins_a_topic_of_requests(cluster: KafkaCluster, tmp_path: P
     assert [each.line_id.item_id for each in examples if each.label[0] == 1] == [301]
 
 
+@pytest.mark.slow
 def test_unavailable_brokers_cost_nothing_but_their_records(
     cluster: KafkaCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -224,6 +224,7 @@ class _Details:
         self.method = method
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["head", "body"])
 def test_a_client_that_drips_is_sent_away_by_the_limit(server: ModelServer, part: str) -> None:
     """Bytes that keep coming give no more time than bytes that do not come."""
@@ -288,9 +289,9 @@ def damage_graph(folder: Path) -> None:
     ("damage", "words"),
     [
         (damage_weights, "weights.safetensors"),
-        (damage_schema, "4-adagrad"),
-        (damage_format, "version 99"),
-        (damage_graph, "evil"),
+        pytest.param(damage_schema, "4-adagrad", marks=pytest.mark.slow),
+        pytest.param(damage_format, "version 99", marks=pytest.mark.slow),
+        pytest.param(damage_graph, "evil", marks=pytest.mark.slow),
     ],
 )
 def test_an_unusable_export_is_rejected_and_a_server_keeps_the_one_before(

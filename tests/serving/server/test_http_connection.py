@@ -417,6 +417,7 @@ def test_an_end_closes_idle_connections_immediately_and_others_after_their_answe
         assert not closing.is_alive()
 
 
+@pytest.mark.slow
 def test_a_connection_that_waits_for_its_answer_sets_few_timers(
     application: Application, connect: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:

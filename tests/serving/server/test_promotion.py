@@ -62,6 +62,7 @@ def test_a_label_loads_its_version_and_keeps_it(serve: Callable[..., Served], ex
     assert served.tell("label", label="old", version=None).error.startswith("model 'ranker': there is no label 'old'")
 
 
+@pytest.mark.slow
 def test_labels_move_while_requests_run_and_none_fails(serve: Callable[..., Served]) -> None:
     served, stop = serve(), threading.Event()
     served.told("label", label="next", version=1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import logging
+import threading
 from typing import TYPE_CHECKING, Any
 
 from monolith.data import Dataset, Reading
@@ -54,6 +55,8 @@ class BatchFeed:
         """Waited for, and not taken yet."""
         self._queue: BoundedQueue[BatchContext] | None = None
         self._runner: MultiQueueRunner | None = None
+        self._making = threading.Lock()
+        """Held while a batch gets its number, so that none of a closed feed takes one."""
         if ahead > 0:
             queue: BoundedQueue[BatchContext] = BoundedQueue(ahead, name="session/input")
             run = contextvars.copy_context().run
@@ -93,6 +96,8 @@ class BatchFeed:
         """Ends the thread and gives the input back. Further calls do nothing."""
         runner, self._runner = self._runner, None
         if runner is not None and self._queue is not None:
+            with self._making:
+                self._queue.close(cancel_pending_enqueues=True)
             try:
                 runner.stop(_JOIN_SECONDS)
             except DeadlineExceededError:
@@ -122,7 +127,8 @@ class BatchFeed:
                 tell()
             raise OutOfRangeError("the input has no more batches") from None
         self._when_empty = None
-        if self._queue is not None and self._queue.closed:  # abandoned by `close`; another feed numbers the batches now
-            raise CancelledError("the input was closed while it waited for a batch")
-        position = None if self._reading is None else self._reading.position
-        return self._make_context(batch, position)
+        with self._making:
+            if self._queue is not None and self._queue.closed:  # another feed numbers the batches now
+                raise CancelledError("the input was closed while it waited for a batch")
+            position = None if self._reading is None else self._reading.position
+            return self._make_context(batch, position)
