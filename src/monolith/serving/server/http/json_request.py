@@ -12,6 +12,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 
 from monolith import _core
@@ -21,7 +22,6 @@ from monolith.serving.server.model import DEFAULT_SIGNATURE
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
-    import numpy as np
     import numpy.typing as npt
     from torch import Tensor
 
@@ -64,7 +64,7 @@ class _Decoded(NamedTuple):
     """Row splits, if some rows are lists."""
     whole: npt.NDArray[np.int64] | None
     real: npt.NDArray[np.float64] | None
-    data: npt.NDArray[np.uint8] | None
+    data: bytes | None
     """Concatenated texts and bytes."""
     offsets: npt.NDArray[np.int64] | None
 
@@ -166,7 +166,7 @@ def _ids_of_texts(name: str, decoded: _Decoded, texts: TextColumn) -> Tensor | R
     assert decoded.data is not None  # noqa: S101 - it has strings
     assert decoded.offsets is not None  # noqa: S101 - it has strings
     splits = None if decoded.splits is None else torch.from_numpy(decoded.splits)
-    return texts.ids_of_packed(decoded.data, decoded.offsets, splits)
+    return texts.ids_of_packed(np.frombuffer(decoded.data, np.uint8), decoded.offsets, splits)
 
 
 def _require_base64(name: str, decoded: _Decoded) -> None:
@@ -216,5 +216,4 @@ def _bytes_of(name: str, decoded: _Decoded) -> list[bytes]:
     _require_base64(name, decoded)
     if decoded.data is None or decoded.offsets is None:
         return []
-    data = decoded.data.tobytes()
-    return [data[begin:end] for begin, end in pairwise(decoded.offsets.tolist())]
+    return [decoded.data[begin:end] for begin, end in pairwise(decoded.offsets.tolist())]
