@@ -243,7 +243,7 @@ def _kind_of(column: Column) -> Hashable:
         return "bytes"
     if isinstance(column, Ragged):
         return "ragged", column.flat_values.dtype
-    return column.dtype, tuple(column.shape[1:])
+    return column.dtype, column.shape[1:]
 
 
 def _join(columns: list[Column]) -> Column:
