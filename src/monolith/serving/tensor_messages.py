@@ -176,9 +176,11 @@ def _number_message(tensor: torch.Tensor) -> messages.TensorProto:
     number = _NUMBERS.get(tensor.dtype)
     if number is None:
         raise InvalidArgumentError(f"tensor: {tensor.dtype} has no form in a message")
-    if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
-        tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    content = ctypes.string_at(tensor.data_ptr(), tensor.nbytes) if tensor.numel() else b""
+    try:
+        content = tensor.numpy().tobytes()  # one call of torch: its code is rarely in the cache of a server
+    except (RuntimeError, TypeError):  # on another device, with a gradient, lazily negated, or of a type of torch alone
+        plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        content = ctypes.string_at(plain.data_ptr(), plain.nbytes) if plain.numel() else b""
     return messages.TensorProto(dtype=number, tensor_shape=shape_message(tensor.shape), tensor_content=content)
 
 

@@ -109,7 +109,8 @@ class Layout:
         )
         self.stores = dict(stores)
         self._groups = tuple(store.native.core for store in self.stores.values())
-        self._columns = tuple(dict.fromkeys(feature.source for feature in self.features))
+        self._sources = tuple(feature.source for feature in self.features)
+        self._columns = tuple(dict.fromkeys(self._sources))
         self._numbers = [column for column in map(sample_column, self.dense) if column is not None]
         self._not_in_samples = self._refused_numbers()
         self._core = _core.InputLayout(
@@ -190,7 +191,7 @@ class Layout:
         return {name: contiguous(id_column(columns, name)) for name in self._columns}
 
     def _for_core(self, ids: Mapping[str, Tensor | Ragged]) -> list[tuple[int, int, int, int, int]]:
-        return [core_column(ids[feature.source]) for feature in self.features]
+        return [core_column(ids[source]) for source in self._sources]
 
     def _records(self, data: bytes | Sequence[bytes], form: SampleForm) -> tuple[bytes, ...]:
         if form not in _FORMS:

@@ -77,8 +77,3 @@ class ServedModel(ShownModel, Protocol):
     def close(self) -> None:
         """Frees the model."""
         ...
-
-
-def is_merged(model: ServedModel) -> bool:
-    """Returns whether requests may be merged into one call; a model with ``answers_alone`` does not allow it."""
-    return not getattr(model, "answers_alone", False)

@@ -13,7 +13,6 @@ from torch import Tensor
 from monolith.clock import FOREVER_SECONDS, SystemClock
 from monolith.errors import DeadlineExceededError, InternalError, InvalidArgumentError, OpError, UnavailableError
 from monolith.serving.request import TypedColumns, length_of
-from monolith.serving.server.model import is_merged
 from monolith.serving.server.request_queue import RequestQueue, Ticket
 from monolith.tensors import Ragged
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from monolith.serving.prediction import ModelVersion
     from monolith.serving.request import Column
     from monolith.serving.server.metrics import ServingMetrics
+    from monolith.serving.server.model import ServedModel
     from monolith.serving.server.registry import RegisteredModel
     from monolith.serving.server.request_queue import RequestQueueConfig
 
@@ -204,6 +204,11 @@ class ModelThreads:
 def _copy_of(error: Exception) -> Exception:
     """Copies an error for one request, so that threads do not share a traceback."""
     return RuntimeError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__)
+
+
+def is_merged(model: ServedModel) -> bool:
+    """Returns whether requests may be merged into one call; a model with ``answers_alone`` does not allow it."""
+    return not getattr(model, "answers_alone", False)
 
 
 def likeness_of(columns: TypedColumns) -> Hashable | None:
