@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kLongestNumber = 1024;
 constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
-constexpr size_t kBlock = 64;  // letters that are checked at once
+constexpr size_t kBlock = 64;  // letters checked per step
 constexpr size_t kLongString = 32;
 
 bool IsDigit(char letter) { return letter >= '0' && letter <= '9'; }

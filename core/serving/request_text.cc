@@ -32,7 +32,7 @@ uint32_t BitsOf(const uint8_t* four) {
 
 static_assert(std::endian::native == std::endian::little, "four letters become a number in the order of their bytes");
 
-constexpr size_t kBlockLetters = 64;  // decoded at once, by arithmetic that becomes vector code
+constexpr size_t kBlockLetters = 64;  // decoded per step, by arithmetic that becomes vector code
 constexpr size_t kBlockBytes = kBlockLetters / 4 * 3;
 
 // Writes the six bits of each letter; returns whether all have some.

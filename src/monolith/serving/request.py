@@ -354,9 +354,9 @@ def _ids(column: str, values: Any) -> Tensor | Ragged:
         values = _list_of(column, values, nested="ids must be integers")
         values = values if isinstance(values, Ragged) or values.size else torch.zeros(0, dtype=torch.int64)
     if isinstance(values, Ragged):
-        if values.ragged_rank != 1 or values.dtype != torch.int64 or values.flat_values.ndim != 1:
-            raise InvalidArgumentError(f"input {column!r}: ids must be rows of int64, got {values.dtype}")
-        splits = values.row_splits
+        flat, splits = values.flat_values, values.row_splits
+        if values.ragged_rank != 1 or flat.dtype != torch.int64 or flat.ndim != 1 or flat.layout is not torch.strided:
+            raise InvalidArgumentError(f"input {column!r}: ids must be rows of int64, got {flat.dtype}")
         if splits.dtype != torch.int64 or splits.ndim != 1 or not splits.shape[0] or not splits.is_cpu:
             raise InvalidArgumentError(f"input {column!r}: row_splits must be int64 [examples + 1] on the CPU")
         return values
@@ -402,7 +402,7 @@ def _ragged_numbers(column: str, values: Any, dtype: torch.dtype) -> Ragged:
 
 
 def _list_of(column: str, values: Any, *, nested: str | None = None) -> Any:
-    """Returns the array of a list; the rows of a list of lists if `nested` says what they must be."""
+    """Returns the array of a list; the rows of a list of lists if `nested`, the error text for them, is given."""
     try:
         if nested is not None and any(isinstance(value, list | tuple) for value in values):
             return Ragged.from_lists(values)
