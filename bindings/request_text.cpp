@@ -36,10 +36,9 @@ nb::tuple ColumnTuple(JsonColumn column) {
     if (splits.empty()) splits = std::move(level.splits);
   }
   const bool has_texts = (column.kinds & (kJsonText | kJsonBytes)) != 0;
-  std::vector<uint8_t> bytes(column.bytes.begin(), column.bytes.end());
   return nb::make_tuple(column.name, column.kinds, column.num_rows, widths, ArrayOrNone(std::move(splits)),
                         ArrayOrNone(std::move(column.whole)), ArrayOrNone(std::move(column.real)),
-                        has_texts ? nb::cast(ArrayOf(std::move(bytes))) : nb::none(),
+                        has_texts ? nb::object(nb::bytes(column.bytes.data(), column.bytes.size())) : nb::none(),
                         has_texts ? nb::cast(ArrayOf(std::move(column.offsets))) : nb::none());
 }
 

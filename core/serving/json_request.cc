@@ -209,15 +209,18 @@ class RequestParser {
     return request_.columns.size() > 8 ? names + ", ..." : names;
   }
 
-  // Whether the next object is {"b64": "..."}.
+  // Whether the next object is {"b64": "..."}. Its text is kept, so that it is not looked through again.
   bool IsBytes() {
     const size_t begin = reader_.position();
+    if (base64_.begin == begin) return true;
     reader_.Expect('{');
     bool is_bytes = reader_.Peek() == '"' && reader_.ReadString() == kBytesKey && reader_.Take(':');
     is_bytes = is_bytes && reader_.Peek() == '"';
     if (is_bytes) {
-      reader_.ReadRawString();
+      const size_t text = reader_.position();
+      const std::string_view raw = reader_.ReadRawString();
       is_bytes = reader_.Take('}');
+      if (is_bytes) base64_ = {begin, text, reader_.position(), raw};
     }
     reader_.Return(begin);
     return is_bytes;
@@ -295,16 +298,12 @@ class RequestParser {
       reader_.SkipValue();
       return;
     }
-    reader_.Expect('{');
-    reader_.ReadString();
-    reader_.Expect(':');
-    const size_t begin = reader_.position();
-    if (!AddBase64(column, reader_.ReadRawString())) {
-      reader_.Return(begin);
+    if (!AddBase64(column, base64_.raw)) {
+      reader_.Return(base64_.text);
       const std::string text(reader_.ReadString());  // it may have escapes
       if (!AddBase64(column, text)) column.kinds |= kJsonBytes | kJsonNotBase64;
     }
-    reader_.Expect('}');
+    reader_.Return(base64_.end);
   }
 
   static bool AddBase64(JsonColumn& column, std::string_view text) {
@@ -351,7 +350,16 @@ class RequestParser {
     if ((column.kinds & kJsonReal) == 0) column.whole.push_back(number.whole);
   }
 
+  // The last object that holds bytes: positions of the object, of its text and of its end; the text with its escapes.
+  struct Base64Object {
+    size_t begin = std::string_view::npos;
+    size_t text = 0;
+    size_t end = 0;
+    std::string_view raw;
+  };
+
   JsonReader reader_;
+  Base64Object base64_;
   size_t max_columns_;
   bool has_content_ = false;
   JsonRequest request_;

@@ -65,6 +65,38 @@ TEST(JsonRequest, TextsAndBytesLieEndToEnd) {
   EXPECT_EQ(column.kinds, kJsonText | kJsonBytes);
 }
 
+TEST(JsonRequest, LongStringsEndAtTheirQuoteWhereverItIs) {
+  for (size_t size = 0; size < 300; ++size) {
+    const std::string plain(size, 'a');
+    const auto column = Parsed("{\"inputs\": [\"" + plain + "\", \"b\"]}").columns[0];
+    ASSERT_EQ(column.bytes, plain + "b");
+    const std::string b64(size / 4 * 4, 'A');
+    const std::string object = "{\"b64\": \"" + b64 + "\"}";
+    ASSERT_EQ(Parsed("{\"instances\": [" + object + "," + object + "]}").columns[0].offsets,
+              (std::vector<int64_t>{0, static_cast<int64_t>(size / 4 * 3), static_cast<int64_t>(size / 4 * 6)}));
+    ASSERT_EQ(Parsed("{\"inputs\": [\"" + plain + "\\\"" + plain + "\"]}").columns[0].bytes, plain + "\"" + plain);
+    ASSERT_EQ(Parsed("{\"inputs\": [{\"b64\": \"" + b64 + "\\u0041AAA\"}]}").columns[0].offsets[1],
+              static_cast<int64_t>(size / 4 * 3 + 3));
+    for (const char* wrong : {"\n", "\x80"}) {
+      ASSERT_NE(Refusal("{\"inputs\": [\"" + plain + wrong + plain + "\"]}"), "") << size;
+    }
+    ASSERT_NE(Refusal("{\"inputs\": [\"" + plain), "");
+  }
+}
+
+TEST(JsonRequest, IntegersOfEveryLengthAreExact) {
+  std::string digits;
+  for (int i = 1; i <= 18; ++i) {
+    digits += static_cast<char>('0' + i % 10);
+    for (const std::string sign : {"", "-"}) {
+      const auto column = Parsed("{\"inputs\": [" + sign + digits + "]}").columns[0];
+      ASSERT_EQ(column.whole[0], std::stoll(sign + digits));
+      ASSERT_EQ(column.kinds, kJsonWhole);
+    }
+  }
+  EXPECT_EQ(Parsed(R"({"inputs": [-0, 0.5]})").columns[0].real, (std::vector<double>{0.0, 0.5}));
+}
+
 TEST(JsonRequest, WhatIsNoRequestIsRefusedWithASentence) {
   for (const char* body : {"",
                            "{",

@@ -34,6 +34,27 @@ TEST(RequestText, WhatIsNoPlainBase64IsLeftToOthers) {
   }
 }
 
+TEST(RequestText, LongBase64IsDecodedLikeShortOne) {
+  constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text, expected;
+  for (uint32_t i = 0; text.size() < 1024; i += 0x010843) {
+    std::string four;
+    for (int shift = 18; shift >= 0; shift -= 6) four.push_back(kAlphabet[(i >> shift) & 63]);
+    text += four;
+    expected += *Decoded(four);
+    ASSERT_EQ(Decoded(text), expected);
+    ASSERT_EQ(Decoded(text + "Zg=="), expected + "f");
+  }
+  for (size_t at = 0; at < text.size(); ++at) {
+    for (const char foreign : {'=', '-', '_', '@', '[', '`', '{', ':', '.', '\0', '\xc3'}) {
+      if (foreign == '=' && at + 1 == text.size()) continue;  // padding
+      std::string damaged = text;
+      damaged[at] = foreign;
+      ASSERT_EQ(Decoded(damaged), std::nullopt) << at << foreign;
+    }
+  }
+}
+
 TEST(RequestText, TheSizeOfABatchIsFoundBehindItsColumns) {
   EXPECT_EQ(ExampleBatchSize(std::string_view("\x0a\x03xyz\x18\x64", 7)), 100U);
   EXPECT_EQ(ExampleBatchSize(""), 0U);

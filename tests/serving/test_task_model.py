@@ -12,7 +12,7 @@ import torch
 
 from monolith.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from monolith.serving import TaskModel
-from monolith.serving.server.model import is_merged
+from monolith.serving.server.model_threads import is_merged
 from monolith.tensors import Ragged
 from monolith.testing import ExampleTask, NumberedBatches
 from monolith.train import Spec, Trainer, TrainerConfig

@@ -36,6 +36,24 @@ def test_a_tensor_round_trips_bit_for_bit(dtype: torch.dtype, shape: tuple[int, 
         assert torch.equal(found.reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8))
 
 
+@pytest.mark.parametrize(
+    "tensor",
+    [
+        torch.arange(6.0).reshape(2, 3).t(),
+        torch.arange(6)[::2],
+        torch.ones(3, requires_grad=True),
+        torch.tensor([1 + 2j, 3 - 4j]).conj(),
+        torch.tensor([1 + 2j, 3 - 4j]).conj().imag,
+        torch.zeros(0, 3),
+    ],
+)
+def test_views_are_sent_as_the_values_that_they_show(tensor: torch.Tensor) -> None:
+    found = value_of(message_of(tensor))
+    assert isinstance(found, torch.Tensor)
+    assert found.tolist() == tensor.tolist()
+    assert found.shape == tensor.shape
+
+
 @pytest.mark.parametrize("kind", ["f4", "f8", "i4", "u1", "i2", "i1", "c8", "i8", "b1", "f2", "u2", "c16", "u4", "u8"])
 def test_another_implementation_reads_what_is_written_and_its_lists_are_read(kind: str) -> None:
     array = np.array([[0, 1, 1], [1, 0, 1]]).astype(kind)

@@ -96,14 +96,14 @@ class _Replica:
         """Answers one request."""
         from starlette.responses import Response  # noqa: PLC0415 - Ray brings it
 
+        from monolith.serving.request import fit  # noqa: PLC0415
         from monolith.serving.server import LimitsConfig  # noqa: PLC0415
-        from monolith.serving.server.columns import fit  # noqa: PLC0415
         from monolith.serving.server.http.json_answer import encode_answer  # noqa: PLC0415 - as the import above
         from monolith.serving.server.http.json_request import parse_request  # noqa: PLC0415
 
         limits = LimitsConfig()
         asked = parse_request(await request.body(), limits)
         signature = self._predictor.signatures[asked.signature]
-        columns = fit(asked.columns(signature), signature, max_examples=limits.examples).columns
+        columns = fit(asked.columns(signature), signature, max_examples=limits.examples)
         prediction = self._predictor.predict(columns, asked.signature)
         return Response(encode_answer(prediction.outputs, is_rows=asked.is_rows), media_type="application/json")

@@ -48,7 +48,9 @@ def measure(setting: Setting) -> list[Measurement]:
     ours.use_threads(1)
     with machine.scratch_folder(setting.directory, needed_bytes=setting.small_rows * 300) as folder:
         found = _measure_loads(setting, folder)
-    _, beside, _ = serving_server.measure(setting)  # at the end: it leaves gRPC's threads, and nothing forks after them
+    _, beside, *_ = serving_server.measure(
+        setting
+    )  # at the end: it leaves gRPC's threads, and nothing forks after them
     return [*_rates(found, float(beside.figure or 0.0)), *_delays(found), *_overload(found)]
 
 

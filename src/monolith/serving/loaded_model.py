@@ -11,7 +11,7 @@ from torch import Tensor
 from monolith.data.protos.example_pb2 import FeatureConfigs, OutType
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.serving.layout import Layout
-from monolith.serving.request_columns import checked_numbers, encoded_samples, for_all, num_examples, request_columns
+from monolith.serving.request import checked_numbers, encoded_samples, for_all, typed_columns
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from monolith.export import FeatureSpec, LoadedGraph, OpenedExport, Signature
     from monolith.serving.layout import LaidOut
-    from monolith.serving.request_columns import EncodedSamples
+    from monolith.serving.request import Column, EncodedSamples, TypedColumns
     from monolith.tables.local import LocalStore
 
 
@@ -116,19 +116,18 @@ class _SignatureModel:
         numbers = {entry.name for entry in self._graph.inputs if entry.kind in {"column", "values", "row_splits"}}
         features = [feature for feature in export.features if feature.name in looked_up]
         outputs = _outputs(self._graph, [feature for feature in features if feature.name in alone])
-        self._layout = Layout(features, stores, outputs=outputs)
         clash = sorted(numbers & looked_up)
         self._not_encoded = f"column {clash[0]!r} is read as ids and as numbers" if clash else None
         dense = [] if clash else [column for column in export.dense_columns if column.name in numbers]
-        self._encoded = Layout(features, stores, dense=dense, outputs=outputs)
+        self._layout = Layout(features, stores, dense=dense, outputs=outputs)
 
     def keys(self, inputs: Mapping[str, Any] | bytes) -> list[LookupKeys]:
         """Returns the keys that `answer` looks up for a request, by feature, for callers that fetch the rows first."""
         samples = self._samples(inputs)
         if samples is not None:
-            by_feature = self._encoded.keys_of_bytes(samples.data, samples.form)
+            by_feature = self._layout.keys_of_bytes(samples.data, samples.form)
         else:
-            by_feature = self._layout.keys_of_columns(request_columns(_columns(inputs), self.signature, name=self.name))
+            by_feature = self._layout.keys_of_columns(self._typed(inputs))
         return [
             LookupKeys(feature, keys, buckets)
             for feature, (keys, buckets, _) in zip(self._layout.features, by_feature, strict=True)
@@ -138,18 +137,17 @@ class _SignatureModel:
         """Runs the graph on a request."""
         samples = self._samples(inputs)
         if samples is not None:
-            laid_out = self._encoded.from_bytes(samples.data, samples.form)
+            laid_out = self._layout.from_bytes(samples.data, samples.form)
             columns = checked_numbers({**laid_out.inputs, **laid_out.loose}, self.signature)
             return self._run(laid_out, columns, laid_out.num_examples, weights)
-        columns = request_columns(_columns(inputs), self.signature, name=self.name)
-        num_rows = max(num_examples(values) for values in columns.values())
-        if not self._layout.features:
-            return self._run(None, columns, num_rows, weights)
-        laid_out = self._layout.from_columns(columns)
-        if laid_out.num_examples != num_rows:  # all id columns have one row, which applies to every example
-            rows = {name: values.repeat(num_rows, *[1] * (values.ndim - 1)) for name, values in laid_out.inputs.items()}
-            laid_out = laid_out._replace(inputs=rows)
-        return self._run(laid_out, columns, num_rows, weights)
+        typed = self._typed(inputs)
+        rows = self._layout.from_columns(typed) if self._layout.features else None
+        return self._run(rows, typed, typed.num_examples, weights)
+
+    def _typed(self, inputs: object) -> TypedColumns:
+        if not isinstance(inputs, Mapping):
+            raise InvalidArgumentError(f"predict: columns by name or bytes expected, got {type(inputs).__name__}")
+        return typed_columns(inputs, self.signature, name=self.name)
 
     def _samples(self, inputs: Mapping[str, Any] | bytes) -> EncodedSamples | None:
         samples = encoded_samples(inputs, self.signature)
@@ -160,7 +158,7 @@ class _SignatureModel:
     def _run(
         self,
         laid_out: LaidOut | None,
-        columns: Mapping[str, Tensor | Ragged],
+        columns: Mapping[str, Column],
         num_rows: int,
         weights: Mapping[str, Tensor],
     ) -> GraphResult:
@@ -196,13 +194,7 @@ def _outputs(graph: LoadedGraph, alone: Sequence[FeatureSpec]) -> FeatureConfigs
     return configs
 
 
-def _columns(inputs: object) -> Mapping[str, Any]:
-    if not isinstance(inputs, Mapping):
-        raise InvalidArgumentError(f"predict: columns by name or bytes expected, got {type(inputs).__name__}")
-    return inputs
-
-
-def _part(kind: str, values: Tensor | Ragged, num_rows: int) -> Tensor:
+def _part(kind: str, values: Column, num_rows: int) -> Any:
     values = for_all(values, num_rows)
     if isinstance(values, Ragged):
         return values.flat_values if kind == "values" else values.row_splits

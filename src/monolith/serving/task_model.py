@@ -28,7 +28,7 @@ from monolith.export import (
 from monolith.nn.embeddings import BatchContext
 from monolith.serving.live_model import OWN_WEIGHTS
 from monolith.serving.prediction import ModelVersion, Prediction
-from monolith.serving.request_columns import encoded_samples, for_all, num_examples, request_columns
+from monolith.serving.request import encoded_samples, for_all, typed_columns
 from monolith.serving.version_watch import VersionWatch
 from monolith.tensors import Ragged
 from monolith.train import Trainer, TrainerConfig
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from monolith.data import TextColumn
     from monolith.nn import EmbeddingOutputs, Embeddings
+    from monolith.serving.request import Column
     from monolith.train import Params, Session, Task
 
 _CLOSE_SECONDS = 10.0
@@ -118,8 +119,8 @@ class TaskModel(Closing):
             raise NotFoundError(f"model {session.name!r} has no signature {str(signature)[:80]!r}, it has {known}")
         if isinstance(inputs, bytes) or encoded_samples(inputs, spec) is not None:
             raise InvalidArgumentError("encoded samples are read by exports alone, and this is a task; give columns")
-        columns = request_columns(inputs, spec, name=signature)
-        num_rows = max(map(num_examples, columns.values()))
+        columns = typed_columns(inputs, spec, name=signature)
+        num_rows = columns.num_examples
         batch = Batch(
             {name: for_all(_shaped(values, spec.inputs[name]), num_rows) for name, values in columns.items()},
             num_rows=num_rows,
@@ -224,7 +225,7 @@ class TaskModel(Closing):
             old.close()
 
 
-def _shaped(values: Tensor | Ragged, spec: InputSpec) -> Tensor | Ragged:
+def _shaped(values: Column, spec: InputSpec) -> Column:
     """Reshapes ids to the shape that the task expects, if possible: a server passes them as rows."""
     if spec.ragged or spec.kind != "ids" or not isinstance(values, Ragged):
         return values

@@ -107,15 +107,15 @@ def value_of(message: messages.TensorProto, *, name: str = "tensor") -> torch.Te
         return _strings_in(message, shape, name)
     if message.dtype not in _LISTS:
         raise InvalidArgumentError(f"{name}: a tensor of numbers or bytes expected, got {dtype_name(message.dtype)}")
-    items = _content_items(message, shape, name) if message.tensor_content else _list_items(message, shape, name)
+    data = _content(message, shape, name) if message.tensor_content else _list_items(message, shape, name).tobytes()
     dtype = DTYPES[message.dtype]
-    if not len(items):
+    if not data:
         return torch.empty(shape, dtype=dtype)
     if dtype is torch.bool:
-        items = items.view(np.uint8) != 0
-    if items.dtype == np.uint16 and dtype is not torch.uint16:
-        return torch.from_numpy(items.view(np.int16)).view(dtype).reshape(shape)
-    return torch.from_numpy(items).view(dtype).reshape(shape)
+        flat = torch.frombuffer(bytearray(data), dtype=torch.uint8) != 0
+    else:
+        flat = torch.frombuffer(bytearray(data), dtype=dtype)
+    return flat if len(shape) == 1 else flat.reshape(shape)
 
 
 def strings_of(message: messages.TensorProto, *, name: str = "tensor") -> list[bytes]:
@@ -144,12 +144,8 @@ def shape_of(message: messages.TensorShapeProto, *, name: str = "tensor") -> tup
     """
     if message.unknown_rank:
         raise InvalidArgumentError(f"{name}: a shape expected, got a tensor of unknown rank")
-    shape = tuple(dim.size for dim in message.dim)
-    if (
-        len(shape) > _MOST_DIMS
-        or any(size < 0 for size in shape)
-        or math.prod(max(size, 1) for size in shape) >= 1 << 62
-    ):
+    shape = tuple([dim.size for dim in message.dim])
+    if len(shape) > _MOST_DIMS or min(shape, default=0) < 0 or math.prod([max(size, 1) for size in shape]) >= 1 << 62:
         shown = ", ".join(map(str, shape[:_MOST_DIMS]))
         raise InvalidArgumentError(
             f"{name}: a shape of at most {_MOST_DIMS} known dims expected, got {len(shape)}: [{shown}]"
@@ -180,9 +176,11 @@ def _number_message(tensor: torch.Tensor) -> messages.TensorProto:
     number = _NUMBERS.get(tensor.dtype)
     if number is None:
         raise InvalidArgumentError(f"tensor: {tensor.dtype} has no form in a message")
-    if not tensor.is_cpu or not tensor.is_contiguous() or tensor.is_conj() or tensor.is_neg():
-        tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    content = ctypes.string_at(tensor.data_ptr(), tensor.nbytes) if tensor.numel() else b""
+    try:
+        content = tensor.numpy().tobytes()  # one call of torch: its code is rarely in the cache of a server
+    except (RuntimeError, TypeError):  # on another device, with a gradient, lazily negated, or of a type of torch alone
+        plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+        content = ctypes.string_at(plain.data_ptr(), plain.nbytes) if plain.numel() else b""
     return messages.TensorProto(dtype=number, tensor_shape=shape_message(tensor.shape), tensor_content=content)
 
 
@@ -203,14 +201,14 @@ def _string_message(array: npt.NDArray[Any]) -> messages.TensorProto:
 # Decoding
 
 
-def _content_items(message: messages.TensorProto, shape: tuple[int, ...], name: str) -> npt.NDArray[Any]:
+def _content(message: messages.TensorProto, shape: tuple[int, ...], name: str) -> bytes:
     expected = math.prod(shape) * DTYPES[message.dtype].itemsize
     content = message.tensor_content
     if len(content) != expected:
         raise InvalidArgumentError(
             f"{name}: {expected} bytes expected for {list(shape)} of {dtype_name(message.dtype)}, got {len(content)}"
         )
-    return np.frombuffer(content, _LISTS[message.dtype][1]).copy()
+    return content
 
 
 def _list_items(message: messages.TensorProto, shape: tuple[int, ...], name: str) -> npt.NDArray[Any]:

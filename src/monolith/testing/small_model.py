@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
 from monolith.data import TextColumn
 from monolith.errors import InvalidArgumentError
+from monolith.export import DEFAULT_SIGNATURE, InputSpec, OutputSpec, Signature
+from monolith.serving import ModelVersion, Prediction
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
@@ -20,41 +23,10 @@ UNLUCKY = 13
 """An id that the model rejects."""
 
 
-class _InputSpec(NamedTuple):
-    kind: str
-    dtype: str
-    shape: tuple[int | None, ...]
-    ragged: bool = False
-    texts: TextColumn | None = None
-
-
-class _OutputSpec(NamedTuple):
-    dtype: str
-    shape: tuple[int | None, ...]
-
-
-class _Signature(NamedTuple):
-    inputs: Mapping[str, _InputSpec]
-    outputs: Mapping[str, _OutputSpec]
-
-
-class _Version(NamedTuple):
-    export: int
-    dense: int
-    sparse: dict[str, int]
-
-
 class _Staleness(NamedTuple):
     p50: float
     p99: float
     now: float
-
-
-class _Prediction(NamedTuple):
-    outputs: dict[str, Tensor]
-    version: _Version
-    num_ids: int = 0
-    num_found: int = 0
 
 
 class SmallModel:
@@ -72,19 +44,23 @@ class SmallModel:
 
     def __init__(self, export: int = 7) -> None:
         inputs = {
-            "tags": _InputSpec("ids", "int64", (None, None), ragged=True),
-            "weight": _InputSpec("dense", "float32", (None,)),
+            "tags": InputSpec(kind="ids", dtype="int64", shape=(None, None), ragged=True),
+            "weight": InputSpec(kind="dense", dtype="float32", shape=(None,)),
         }
-        score = {"score": _OutputSpec("float32", (None,))}
-        self.signatures: Mapping[str, _Signature] = {
-            "serving_default": _Signature(inputs, score),
-            "doubled": _Signature(inputs, {**score, "twice": _OutputSpec("float32", (None, 1))}),
-            "named": _Signature({**inputs, "tags": inputs["tags"]._replace(texts=TextColumn("tags", "|"))}, score),
-            "vector": _Signature({"vector": _InputSpec("dense", "float32", (None, 3))}, score),
-            "text": _Signature({"text": _InputSpec("dense", "bytes", (None,))}, score),
+        named = {**inputs, "tags": replace(inputs["tags"], texts=TextColumn("tags", "|"))}
+        vector = {"vector": InputSpec(kind="dense", dtype="float32", shape=(None, 3))}
+        text = {"text": InputSpec(kind="dense", dtype="bytes", shape=(None,))}
+        score = {"score": OutputSpec(dtype="float32", shape=(None,))}
+        twice = {**score, "twice": OutputSpec(dtype="float32", shape=(None, 1))}
+        self.signatures: Mapping[str, Signature] = {
+            DEFAULT_SIGNATURE: Signature(inputs=inputs, outputs=score),
+            "doubled": Signature(inputs=inputs, outputs=twice),
+            "named": Signature(inputs=named, outputs=score),
+            "vector": Signature(inputs=vector, outputs=score),
+            "text": Signature(inputs=text, outputs=score),
         }
         self.name = "small"
-        self.version = _Version(export, -1, {"0": 12})
+        self.version = ModelVersion(export, -1, {"0": 12})
         self.is_ready = True
         self.why_not_ready: str | None = None
         self.problem: str | None = None
@@ -97,7 +73,7 @@ class SmallModel:
         self.before: Callable[[], None] = lambda: None
         """Called in each call of `predict`."""
 
-    def predict(self, inputs: Any, signature: str = "serving_default") -> _Prediction:
+    def predict(self, inputs: Any, signature: str = DEFAULT_SIGNATURE) -> Prediction:
         """Returns sums."""
         score = self._score(inputs)
         self.calls.append(len(score))
@@ -105,7 +81,7 @@ class SmallModel:
         outputs = {"score": score}
         if signature == "doubled":
             outputs["twice"] = (2 * score)[:, None]
-        return _Prediction(outputs, self.version, 4, 3)
+        return Prediction(outputs, self.version, 4, 3)
 
     def close(self) -> None:
         """Sets `closed`."""

@@ -6,12 +6,13 @@ import http.client
 import json
 from collections.abc import Callable, Iterator
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 import pytest
 import torch
 
+from monolith.export import InputSpec, Signature
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.server import ModelRegistry, ModelServer
 from monolith.serving.tensor_messages import message_of
@@ -23,32 +24,17 @@ Front = Callable[[str, Any, torch.dtype], bool]
 """Sends a column to a signature; whether it was taken."""
 
 
-class Spec(NamedTuple):
-    """An input of a signature."""
-
-    kind: str
-    dtype: str
-    shape: tuple[int | None, ...]
-    ragged: bool = False
-    texts: None = None
-
-
-class Signature(NamedTuple):
-    inputs: dict[str, Spec]
-    outputs: dict[str, Any]
-
-
-INPUTS = {
-    "float32": Spec("dense", "float32", (None,)),
-    "float32_one": Spec("dense", "float32", (None, 1)),
-    "float32_two": Spec("dense", "float32", (None, 2)),
-    "float64": Spec("dense", "float64", (None,)),
-    "float32_rows": Spec("dense", "float32", (None, None), ragged=True),
-    "int64": Spec("dense", "int64", (None,)),
-    "int32": Spec("dense", "int32", (None,)),
-    "bool": Spec("dense", "bool", (None,)),
-    "ids": Spec("ids", "int64", (None,)),
-    "ids_rows": Spec("ids", "int64", (None, None), ragged=True),
+INPUTS: dict[str, InputSpec] = {
+    "float32": InputSpec(kind="dense", dtype="float32", shape=(None,)),
+    "float32_one": InputSpec(kind="dense", dtype="float32", shape=(None, 1)),
+    "float32_two": InputSpec(kind="dense", dtype="float32", shape=(None, 2)),
+    "float64": InputSpec(kind="dense", dtype="float64", shape=(None,)),
+    "float32_rows": InputSpec(kind="dense", dtype="float32", shape=(None, None), ragged=True),
+    "int64": InputSpec(kind="dense", dtype="int64", shape=(None,)),
+    "int32": InputSpec(kind="dense", dtype="int32", shape=(None,)),
+    "bool": InputSpec(kind="dense", dtype="bool", shape=(None,)),
+    "ids": InputSpec(kind="ids", dtype="int64", shape=(None,)),
+    "ids_rows": InputSpec(kind="ids", dtype="int64", shape=(None, None), ragged=True),
 }
 COLUMNS: dict[str, tuple[Any, torch.dtype]] = {
     "whole": ([1, 2], torch.int64),
@@ -75,7 +61,7 @@ class Echo(SmallModel):
 
     def __init__(self) -> None:
         super().__init__()
-        self.signatures = {name: Signature({"x": spec}, {}) for name, spec in INPUTS.items()}  # type: ignore[misc]
+        self.signatures = {name: Signature(inputs={"x": spec}, outputs={}) for name, spec in INPUTS.items()}
         self.last: Any = None
 
     def predict(self, inputs: Any, signature: str = "serving_default") -> Any:

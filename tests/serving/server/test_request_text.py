@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from monolith.data.protos.example_pb2 import ExampleBatch
 from monolith.errors import InternalError, InvalidArgumentError
+from monolith.serving.request import num_samples
 from monolith.serving.server import LimitsConfig
-from monolith.serving.server.columns import num_examples
 from monolith.serving.server.http import json_request
 from monolith.serving.server.http.json_answer import encode_answer
 from monolith.testing import SmallModel
@@ -118,7 +118,7 @@ def test_the_size_of_a_batch(size: int, num_columns: int) -> None:
     for number in range(num_columns):
         batch.named_feature_list.add(name=f"c{number}").feature.add().fid_v2_list.value.append(7)
     encoded = batch.SerializeToString()
-    assert num_examples("example_batch", [encoded], 20_000) == size
+    assert num_samples("example_batch", [encoded], 20_000) == size
     if encoded:
         with pytest.raises(InvalidArgumentError, match="cut off or foreign"):
-            num_examples("example_batch", [encoded + b"\x1a\x09"], 20_000)
+            num_samples("example_batch", [encoded + b"\x1a\x09"], 20_000)

@@ -6,7 +6,7 @@ A column has a row per example, or one row for all examples.
 from __future__ import annotations
 
 import difflib
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from monolith.data import Column, DenseColumn, FirstBytes, Floats, Ints
 from monolith.errors import InvalidArgumentError
+from monolith.serving.request import length_of
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from monolith.export import DenseSpec
+    from monolith.serving.request import Column as RequestColumn
 
 
 LooseColumn: TypeAlias = "Ragged | list[bytes]"
@@ -30,66 +32,73 @@ LooseColumn: TypeAlias = "Ragged | list[bytes]"
 _BY_SPLITS = -1
 
 
-class IdColumn(NamedTuple):
-    """A column whose memory the core can read."""
+def contiguous(ids: RequestColumn) -> Tensor | Ragged:
+    """Returns a column of ids in memory that the core can read.
 
-    ids: Tensor
-    """int64 [n], contiguous."""
-    splits: Tensor | None
-    """int64 [rows + 1]; None: every row has the same number of ids."""
-    rows: int
+    Raises:
+        TypeError: it holds something else, which the core would read beyond its end.
+    """
+    values = ids.flat_values if isinstance(ids, Ragged) else ids
+    if isinstance(ids, list) or not isinstance(values, Tensor) or values.dtype is not torch.int64 or not values.is_cpu:
+        raise TypeError(f"ids must be int64 on the CPU, got {ids!r}")
+    if isinstance(ids, Tensor):
+        return ids.contiguous()
+    if values.is_contiguous() and ids.row_splits.is_contiguous():
+        return ids
+    return Ragged(values.contiguous(), ids.row_splits.contiguous(), validate=False)
 
-    def for_core(self) -> tuple[int, int, int, int, int]:
-        """Returns address and number of ids, ids of each row or -1, address of the splits, number of rows."""
-        count = self.ids.shape[0]
-        if self.splits is not None:
-            return self.ids.data_ptr(), count, _BY_SPLITS, self.splits.data_ptr(), self.rows
-        return self.ids.data_ptr(), count, count // self.rows if self.rows else 0, 0, self.rows
+
+def core_column(ids: Tensor | Ragged) -> tuple[int, int, int, int, int]:
+    """Returns the address and the number of ids, ids of each row or -1, address of the splits, and number of rows.
+
+    REQUIRES: the column is `contiguous`, and the caller holds it.
+    """
+    if isinstance(ids, Ragged):
+        values = ids.flat_values
+        return values.data_ptr(), values.shape[0], _BY_SPLITS, ids.row_splits.data_ptr(), ids.num_rows
+    rows, count = ids.shape[0], ids.numel()
+    return ids.data_ptr(), count, count // rows if rows else 0, 0, rows
 
 
-def id_column(columns: Mapping[str, object], name: str) -> IdColumn:
+def id_column(columns: Mapping[str, object], name: str) -> Tensor | Ragged:
     """Returns a column of ids: int64 [B], int64 [B, k] or rows of differing length; lists of numbers, too.
 
     Raises:
         InvalidArgumentError: the column is missing, or does not hold ids.
     """
     column = columns.get(name)
-    if isinstance(column, Ragged):
-        return _of_ragged(column, name)
-    ids = column if isinstance(column, Tensor) else _id_tensor(columns, name)
+    ids = column if isinstance(column, Tensor | Ragged) else _id_tensor(columns, name)
     if isinstance(ids, Ragged):
-        return _of_ragged(ids, name)
+        return _checked_rows(ids, name)
     _require_ids(ids, name)
-    if ids.ndim == 1:
-        return IdColumn(ids.contiguous(), None, ids.shape[0])
-    if ids.ndim == 2:
-        return IdColumn(ids.reshape(-1), None, ids.shape[0])
-    raise InvalidArgumentError(
-        f"column {name!r}: ids must be [examples], [examples, ids of each] or ragged, got shape {tuple(ids.shape)}"
-    )
+    if ids.ndim not in {1, 2}:
+        raise InvalidArgumentError(
+            f"column {name!r}: ids must be [examples], [examples, ids of each] or ragged, got shape {tuple(ids.shape)}"
+        )
+    return ids
 
 
-def num_examples_of(rows: Mapping[str, int]) -> int:
-    """Returns the number of examples of columns with these numbers of rows; one row applies to all examples.
+def num_examples_of(columns: Mapping[str, RequestColumn]) -> int:
+    """Returns the number of examples of columns; one row applies to all examples.
 
     Raises:
         InvalidArgumentError: the numbers of rows differ.
     """
-    counts = {count for count in rows.values() if count != 1}
-    if len(counts) > 1:
-        counted = ", ".join(f"{name!r} {count}" for name, count in rows.items() if count != 1)
+    counts = {name: count for name, column in columns.items() if (count := length_of(column)) != 1}
+    if len(set(counts.values())) > 1:
+        counted = ", ".join(f"{name!r} {count}" for name, count in counts.items())
         raise InvalidArgumentError(f"columns must have as many examples as the others, or one for all; got {counted}")
-    return counts.pop() if counts else 1
+    return next(iter(counts.values()), 1)
 
 
-def _of_ragged(ids: Ragged, name: str) -> IdColumn:
+def _checked_rows(ids: Ragged, name: str) -> Ragged:
     values, splits = ids.values, ids.row_splits
     if isinstance(values, Ragged) or values.ndim != 1:
         raise InvalidArgumentError(f"column {name!r}: ids must be rows of plain numbers, got {ids!r}")
     _require_ids(values, name)
     if splits.dtype != torch.int64 or splits.ndim != 1 or splits.shape[0] == 0 or not splits.is_cpu:
         raise InvalidArgumentError(f"column {name!r}: row_splits must be int64 [examples + 1] on the CPU")
-    return IdColumn(values.contiguous(), splits.contiguous(), ids.num_rows)
+    return ids
 
 
 def _id_tensor(columns: Mapping[str, object], name: str) -> Tensor | Ragged:
@@ -188,23 +197,6 @@ def given_number(columns: Mapping[str, object], spec: DenseSpec) -> Tensor | Loo
             f"column {spec.name!r}: {spec.width} numbers of each example are expected, got {values.shape[1]}"
         )
     return values
-
-
-def num_rows_of(value: Tensor | LooseColumn) -> int:
-    """Returns the number of examples of a column."""
-    if isinstance(value, Tensor):
-        return value.shape[0]
-    return value.num_rows if isinstance(value, Ragged) else len(value)
-
-
-def for_all(value: Tensor | LooseColumn, num_examples: int) -> Tensor | LooseColumn:
-    """Repeats the single row of a column for every example."""
-    if isinstance(value, Tensor):
-        return value.expand(num_examples, *value.shape[1:])
-    if isinstance(value, Ragged):
-        count = value.row_splits[-1]
-        return Ragged(value.flat_values.repeat(num_examples), torch.arange(num_examples + 1) * count, validate=False)
-    return value * num_examples
 
 
 def _number_tensor(column: object, spec: DenseSpec) -> Tensor:

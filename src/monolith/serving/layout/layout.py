@@ -15,15 +15,16 @@ from monolith.errors import InvalidArgumentError
 from monolith.export import POOLINGS, FeatureSpec, PoolingName
 from monolith.ids import SIGNATURE_BITS_V2
 from monolith.serving.layout._columns import (
-    for_all,
+    contiguous,
+    core_column,
     given_number,
     id_column,
     num_examples_of,
-    num_rows_of,
     parsed_numbers,
     sample_column,
 )
 from monolith.serving.layout._outputs import cut_apart, num_places, outputs_of_configs, outputs_of_features, runs_of
+from monolith.serving.request import TypedColumns, for_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -34,7 +35,9 @@ if TYPE_CHECKING:
     from monolith.data.protos.example_pb2 import FeatureConfig, FeatureConfigs
     from monolith.export import DenseSpec
     from monolith.serving.layout._columns import LooseColumn
+    from monolith.serving.request import Column
     from monolith.tables import LocalStore
+    from monolith.tensors import Ragged
 
 
 class LaidOut(NamedTuple):
@@ -106,7 +109,8 @@ class Layout:
         )
         self.stores = dict(stores)
         self._groups = tuple(store.native.core for store in self.stores.values())
-        self._columns = tuple(dict.fromkeys(feature.source for feature in self.features))
+        self._sources = tuple(feature.source for feature in self.features)
+        self._columns = tuple(dict.fromkeys(self._sources))
         self._numbers = [column for column in map(sample_column, self.dense) if column is not None]
         self._not_in_samples = self._refused_numbers()
         self._core = _core.InputLayout(
@@ -155,18 +159,17 @@ class Layout:
             InvalidArgumentError: a column is missing or invalid; the message names it.
             ResourceExhaustedError: the inputs would be larger than the limit.
         """
-        read = {name: id_column(columns, name) for name in self._columns}
-        numbers = {spec.name: given_number(columns, spec) for spec in self.dense}
-        rows = {name: column.rows for name, column in read.items()}
-        for name, value in numbers.items():
-            rows[name] = num_rows_of(value)
-        num_examples = num_examples_of(rows)
-        columns_by_feature = [read[feature.source].for_core() for feature in self.features]
-        *counts, floats, _ = self._core.from_columns(columns_by_feature, num_examples, self._groups, step)
-        for name, value in numbers.items():
-            if rows[name] != num_examples:
-                numbers[name] = for_all(value, num_examples)
-        return self._laid_out(floats, counts, numbers)
+        ids = self._ids(columns)
+        numbers: Mapping[str, Column]
+        if isinstance(columns, TypedColumns):
+            numbers, num_examples = columns, columns.num_examples
+        else:
+            numbers = {spec.name: given_number(columns, spec) for spec in self.dense}
+            num_examples = num_examples_of({**ids, **numbers})
+        *counts, floats, _ = self._core.from_columns(self._for_core(ids), num_examples, self._groups, step)
+        return self._laid_out(
+            floats, counts, {spec.name: for_all(numbers[spec.name], num_examples) for spec in self.dense}
+        )
 
     def keys_of_bytes(
         self, data: bytes | Sequence[bytes], form: SampleForm
@@ -178,8 +181,17 @@ class Layout:
         self, columns: Mapping[str, object]
     ) -> list[tuple[NDArray[np.int64], NDArray[np.uint16], NDArray[np.int64]]]:
         """Returns the keys, buckets and row splits of each feature that `from_columns` looks up."""
-        read = {name: id_column(columns, name) for name in self._columns}
-        return self._core.keys_of_columns([read[feature.source].for_core() for feature in self.features])
+        ids = self._ids(columns)  # held until the core has read it
+        return self._core.keys_of_columns(self._for_core(ids))
+
+    def _ids(self, columns: Mapping[str, object]) -> dict[str, Tensor | Ragged]:
+        """Returns the columns of ids; those of a `TypedColumns` have been checked."""
+        if isinstance(columns, TypedColumns):
+            return {name: contiguous(columns[name]) for name in self._columns}
+        return {name: contiguous(id_column(columns, name)) for name in self._columns}
+
+    def _for_core(self, ids: Mapping[str, Tensor | Ragged]) -> list[tuple[int, int, int, int, int]]:
+        return [core_column(ids[source]) for source in self._sources]
 
     def _records(self, data: bytes | Sequence[bytes], form: SampleForm) -> tuple[bytes, ...]:
         if form not in _FORMS:
@@ -192,9 +204,7 @@ class Layout:
                 raise InvalidArgumentError(f"samples must be bytes, got {type(record).__name__}")
         return records
 
-    def _laid_out(
-        self, floats: NDArray[np.float32], counts: Sequence[int], numbers: Mapping[str, Tensor | LooseColumn]
-    ) -> LaidOut:
+    def _laid_out(self, floats: NDArray[np.float32], counts: Sequence[int], numbers: Mapping[str, Column]) -> LaidOut:
         num_examples, num_ids, num_found = counts
         inputs = cut_apart(self._runs, torch.from_numpy(floats), num_examples)
         loose: dict[str, LooseColumn] = {}

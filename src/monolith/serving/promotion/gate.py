@@ -16,7 +16,7 @@ from monolith.errors import InvalidArgumentError, OpError
 from monolith.export import DEFAULT_SIGNATURE
 from monolith.files import named_errors
 from monolith.metrics import Calibration, ExactAUC
-from monolith.serving.server.columns import fit
+from monolith.serving.request import fit
 from monolith.serving.server.config import LimitsConfig
 from monolith.serving.server.http.json_request import parse_request
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.serving.server.columns import Column
-    from monolith.serving.server.model import ServedSignature
+    from monolith.export import Signature
+    from monolith.serving.request import TypedColumns
 
 
 @config
@@ -95,7 +95,7 @@ class Judged(Protocol):
     """A model that can be judged: a predictor, or an object with the same methods."""
 
     @property
-    def signatures(self) -> Mapping[str, Any]:
+    def signatures(self) -> Mapping[str, Signature]:
         """Signatures by name."""
         ...
 
@@ -268,7 +268,7 @@ class LabelledExamples:
             raise InvalidArgumentError(f"{origin}: must have from 1 to {MOST_EXAMPLES} examples, got {len(rows)}")
         return cls(rows, torch.tensor(labels), origin)
 
-    def batches(self, signature: ServedSignature) -> Iterator[dict[str, Column]]:
+    def batches(self, signature: Signature) -> Iterator[TypedColumns]:
         """Yields columns for a signature, in batches.
 
         Raises:
@@ -278,7 +278,7 @@ class LabelledExamples:
             rows = self.rows[begin : begin + _AT_A_TIME]
             instances = [{name: value for name, value in row.items() if name in signature.inputs} for row in rows]
             columns = parse_request(json.dumps({"instances": instances}).encode(), LimitsConfig()).columns(signature)
-            yield fit(columns, signature, max_examples=_AT_A_TIME).columns
+            yield fit(columns, signature, max_examples=_AT_A_TIME)
 
 
 def _parsed(line: bytes, label: str, *, place: str) -> tuple[dict[str, Any], float]:

@@ -19,12 +19,12 @@ from google.protobuf.message import DecodeError
 from torch import Tensor
 
 from monolith.errors import InvalidArgumentError, UnavailableError
+from monolith.export import DEFAULT_SIGNATURE
 from monolith.rpc import ConnectionLimit, load_grpc
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.protos.tensor_pb2 import DT_STRING
-from monolith.serving.server.columns import VALUES, values_of_texts
+from monolith.serving.request import VALUES, values_of_texts
 from monolith.serving.server.http.json_answer import METHOD, REFUSED_CODE, number_of, status_message, version_text
-from monolith.serving.server.model import DEFAULT_SIGNATURE
 from monolith.serving.server.model_threads import Answer
 from monolith.serving.server.request_core import Target, deadline_error
 from monolith.serving.server.statuses import refusal_of
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
     from google.protobuf.message import Message
 
     from monolith.data import TextColumn
+    from monolith.export import Signature
     from monolith.rpc import ServerCredentials
-    from monolith.serving.server.columns import Column
+    from monolith.serving.request import Column
     from monolith.serving.server.config import ServerConfig
-    from monolith.serving.server.model import ServedSignature
     from monolith.serving.server.registry import RegisteredModel
     from monolith.serving.server.request_core import RequestDispatcher
     from monolith.tensors import Ragged
@@ -200,7 +200,7 @@ def _spec_of(name: str, version: int, signature: str = "") -> messages.ModelSpec
     return spec
 
 
-def columns_of(inputs: Mapping[str, Any], signature: ServedSignature) -> dict[str, Column]:
+def columns_of(inputs: Mapping[str, Any], signature: Signature) -> dict[str, Column]:
     """Decodes the columns of a request; texts become ids if the signature defines how.
 
     Raises:
@@ -221,7 +221,7 @@ def columns_of(inputs: Mapping[str, Any], signature: ServedSignature) -> dict[st
     return columns
 
 
-def _texts_of(name: str, signature: ServedSignature) -> TextColumn | None:
+def _texts_of(name: str, signature: Signature) -> TextColumn | None:
     spec = signature.inputs.get(name) or signature.inputs.get(name.removesuffix(VALUES))
     return None if spec is None else spec.texts
 

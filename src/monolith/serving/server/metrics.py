@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
     from monolith.observe import MetricRecorder
+    from monolith.serving.prediction import Prediction
     from monolith.serving.promotion.gate import GateVerdict
-    from monolith.serving.server.model import ServedPrediction, ShownModel
+    from monolith.serving.server.model import ShownModel
     from monolith.serving.server.registry import ModelRegistry
     from monolith.serving.server.shadow import Compared
 
@@ -71,7 +72,7 @@ class ServingMetrics:
         if status == 0:
             self._timer("serving_latency", model, signature)(seconds)
 
-    def count_call(self, model: str, signature: str, seconds: float, prediction: ServedPrediction) -> None:
+    def count_call(self, model: str, signature: str, seconds: float, prediction: Prediction) -> None:
         """Counts a call of a model, for one request or several."""
         self._watch.note(model, signature, prediction)
         self._timer("predict_latency", model, signature)(seconds)
@@ -203,7 +204,7 @@ class RecentMean:
 class _RecordedCall(NamedTuple):
     model: str
     signature: str
-    prediction: ServedPrediction
+    prediction: Prediction
 
 
 class TrafficWatch:
@@ -219,7 +220,7 @@ class TrafficWatch:
         self._unknown: dict[str, RecentMean] = {}
         self._scores: dict[tuple[str, str, str], RecentMean] = {}
 
-    def note(self, model: str, signature: str, prediction: ServedPrediction) -> None:
+    def note(self, model: str, signature: str, prediction: Prediction) -> None:
         """Records a call of a model."""
         self._recorded.append(_RecordedCall(model, signature, prediction))
 

@@ -4,126 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from monolith.export import DEFAULT_SIGNATURE
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torch import Tensor
-
-    from monolith.data import TextColumn
-
-
-DEFAULT_SIGNATURE = "serving_default"
-"""Signature of a request without one."""
-ENCODED = ("instances", "examples", "example_batch")
-"""Names of inputs that carry encoded samples instead of columns: any signature accepts them."""
-
-
-class ServedInput(Protocol):
-    """A column of a request."""
-
-    @property
-    def kind(self) -> str:
-        """``ids`` or ``dense``."""
-        ...
-
-    @property
-    def dtype(self) -> str:
-        """``int64``, ``float32``, ``bytes`` or another one of torch."""
-        ...
-
-    @property
-    def shape(self) -> tuple[int | None, ...]:
-        """Shape; None stands for the number of examples, which is the first dim, and for variable dims."""
-        ...
-
-    @property
-    def ragged(self) -> bool:
-        """Whether examples have differing numbers of values."""
-        ...
-
-    @property
-    def texts(self) -> TextColumn | None:
-        """Conversion of texts to ids, if a request may have texts instead of ids."""
-        ...
-
-
-class ServedOutput(Protocol):
-    """A column of an answer."""
-
-    @property
-    def dtype(self) -> str:
-        """Name of the torch dtype."""
-        ...
-
-    @property
-    def shape(self) -> tuple[int | None, ...]:
-        """Shape; None stands for the number of examples."""
-        ...
-
-
-class ServedSignature(Protocol):
-    """Inputs and outputs of one kind of request."""
-
-    @property
-    def inputs(self) -> Mapping[str, Any]:
-        """Columns by name, each an `ServedInput`."""
-        ...
-
-    @property
-    def outputs(self) -> Mapping[str, Any]:
-        """Columns by name, each an `ServedOutput`."""
-        ...
-
-
-class Version(Protocol):
-    """Version of an answer."""
-
-    @property
-    def export(self) -> int:
-        """Unix time of the export: the version of the model."""
-        ...
-
-    @property
-    def dense(self) -> int:
-        """Number of the dense part; -1: that of the export."""
-        ...
-
-    @property
-    def sparse(self) -> dict[str, int]:
-        """Part of the delta log -> minimum increment of its rows."""
-        ...
-
-
-class ServedPrediction(Protocol):
-    """An answer."""
-
-    @property
-    def outputs(self) -> dict[str, Tensor]:
-        """Outputs by name; the first dim is that of the examples."""
-        ...
-
-    @property
-    def version(self) -> Any:
-        """A `Version`."""
-        ...
-
-    @property
-    def num_ids(self) -> int:
-        """Number of ids looked up."""
-        ...
-
-    @property
-    def num_found(self) -> int:
-        """Number of those ids that have a row."""
-        ...
+    from monolith.export import Signature
+    from monolith.serving.prediction import ModelVersion, Prediction
 
 
 class ShownModel(Protocol):
     """The properties of a model for metrics."""
 
     @property
-    def version(self) -> Any:
-        """A `Version`: that of the next answer."""
+    def version(self) -> ModelVersion:
+        """Version of the next answer."""
         ...
 
     @property
@@ -156,8 +51,8 @@ class ServedModel(ShownModel, Protocol):
         ...
 
     @property
-    def signatures(self) -> Mapping[str, Any]:
-        """Signatures by name, each a `ServedSignature`."""
+    def signatures(self) -> Mapping[str, Signature]:
+        """Signatures by name."""
         ...
 
     @property
@@ -170,8 +65,8 @@ class ServedModel(ShownModel, Protocol):
         """Why a newer version is not served; None: no problem."""
         ...
 
-    def predict(self, inputs: Any, signature: str = DEFAULT_SIGNATURE) -> Any:
-        """Returns the `ServedPrediction` for columns by name.
+    def predict(self, inputs: Any, signature: str = DEFAULT_SIGNATURE) -> Prediction:
+        """Returns the answer for columns by name; a server passes `TypedColumns`.
 
         Raises:
             InvalidArgumentError: inputs do not fit the signature.
@@ -182,8 +77,3 @@ class ServedModel(ShownModel, Protocol):
     def close(self) -> None:
         """Frees the model."""
         ...
-
-
-def is_merged(model: ServedModel) -> bool:
-    """Returns whether requests may be merged into one call; a model with ``answers_alone`` does not allow it."""
-    return not getattr(model, "answers_alone", False)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
 from monolith.clock import FOREVER_SECONDS, SystemClock
 from monolith.errors import DeadlineExceededError, InternalError, InvalidArgumentError, OpError, UnavailableError
-from monolith.serving.server.columns import length_of
-from monolith.serving.server.model import is_merged
+from monolith.serving.request import TypedColumns, length_of
 from monolith.serving.server.request_queue import RequestQueue, Ticket
 from monolith.tensors import Ragged
 
@@ -21,8 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from monolith.clock import Clock
-    from monolith.serving.server.columns import Column, Fitted
+    from monolith.serving.prediction import ModelVersion
+    from monolith.serving.request import Column
     from monolith.serving.server.metrics import ServingMetrics
+    from monolith.serving.server.model import ServedModel
     from monolith.serving.server.registry import RegisteredModel
     from monolith.serving.server.request_queue import RequestQueueConfig
 
@@ -31,8 +32,7 @@ class Answer(NamedTuple):
     """Answer to a request."""
 
     outputs: dict[str, Tensor]
-    version: Any
-    """A `Version`."""
+    version: ModelVersion
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +42,7 @@ class Job:
     entry: RegisteredModel
     """Held until the job is done."""
     signature: str
-    fitted: Fitted
+    columns: TypedColumns
     deadline: float
     """Deadline on the monotonic clock."""
     done: Callable[[Answer | BaseException], None]
@@ -90,11 +90,11 @@ class ModelThreads:
             OverloadedError: the request would wait too long; `done` is not called.
             UnavailableError: the server is shutting down; `done` is not called.
         """
-        alike = likeness_of(job.fitted) if is_merged(job.entry.model) else None
+        alike = likeness_of(job.columns) if is_merged(job.entry.model) else None
         ticket = Ticket(
             likeness=None if alike is None else (job.entry, job.signature, alike),
             cost=(job.entry.name, job.signature),  # not the entry: costs outlive versions
-            rows=job.fitted.num_examples,
+            rows=job.columns.num_examples,
             deadline=job.deadline,
             work=job,
         )
@@ -191,12 +191,12 @@ class ModelThreads:
     def _ask(self, jobs: list[Job]) -> list[Answer]:
         first = jobs[0]
         begin = self._clock.monotonic()
-        columns = first.fitted.columns if len(jobs) == 1 else merge([job.fitted.columns for job in jobs])
+        columns = first.columns if len(jobs) == 1 else merge([job.columns for job in jobs])
         prediction = first.entry.model.predict(columns, first.signature)
         if len(jobs) == 1:
             parts = [prediction.outputs]
         else:
-            parts = split(prediction.outputs, [job.fitted.num_examples for job in jobs])
+            parts = split(prediction.outputs, [job.columns.num_examples for job in jobs])
         self._metrics.count_call(first.entry.name, first.signature, self._clock.monotonic() - begin, prediction)
         return [Answer(part, prediction.version) for part in parts]
 
@@ -206,21 +206,27 @@ def _copy_of(error: Exception) -> Exception:
     return RuntimeError(f"{type(error).__name__}: {error}").with_traceback(error.__traceback__)
 
 
-def likeness_of(fitted: Fitted) -> Hashable | None:
+def is_merged(model: ServedModel) -> bool:
+    """Returns whether requests may be merged into one call; a model with ``answers_alone`` does not allow it."""
+    return not getattr(model, "answers_alone", False)
+
+
+def likeness_of(columns: TypedColumns) -> Hashable | None:
     """Returns the batching key of a request: requests with the same key can be merged. None: it cannot be merged.
 
     A batch in one message is not merged, nor are columns that all examples share: merging would copy them.
     """
-    if "example_batch" in fitted.columns:
+    if "example_batch" in columns:
         return None
-    if any(length_of(column) != fitted.num_examples for column in fitted.columns.values()):
+    if any(length_of(column) != columns.num_examples for column in columns.values()):
         return None
-    return tuple((name, _kind_of(column)) for name, column in fitted.columns.items())
+    return tuple((name, _kind_of(column)) for name, column in columns.items())
 
 
-def merge(parts: Sequence[Mapping[str, Column]]) -> dict[str, Column]:
+def merge(parts: Sequence[TypedColumns]) -> TypedColumns:
     """Concatenates the columns of several requests. REQUIRES: they have the same batching key."""
-    return {name: _join([part[name] for part in parts]) for name in parts[0]}
+    joined = {name: _join([part[name] for part in parts]) for name in parts[0]}
+    return TypedColumns(joined, parts[0].signature, sum(part.num_examples for part in parts))
 
 
 def split(outputs: Mapping[str, Tensor], sizes: Sequence[int]) -> list[dict[str, Tensor]]:
@@ -242,7 +248,7 @@ def _kind_of(column: Column) -> Hashable:
         return "bytes"
     if isinstance(column, Ragged):
         return "ragged", column.flat_values.dtype
-    return column.dtype, tuple(column.shape[1:])
+    return column.dtype, column.shape[1:]
 
 
 def _join(columns: list[Column]) -> Column:

@@ -6,9 +6,9 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.errors import DeadlineExceededError, NotFoundError
+from monolith.serving.request import fit
 from monolith.serving.request_log import AnsweredRequest
 from monolith.serving.request_log.log import request_id_of
-from monolith.serving.server.columns import fit
 from monolith.serving.server.model_threads import Answer, Job
 from monolith.serving.server.shadow import ShadowScorer
 from monolith.serving.server.statuses import refusal_of
@@ -16,11 +16,11 @@ from monolith.serving.server.statuses import refusal_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from monolith.export import Signature
+    from monolith.serving.request import Column
     from monolith.serving.request_log import RequestLog
-    from monolith.serving.server.columns import Column
     from monolith.serving.server.config import LimitsConfig
     from monolith.serving.server.metrics import ServingMetrics
-    from monolith.serving.server.model import ServedSignature
     from monolith.serving.server.model_threads import ModelThreads
     from monolith.serving.server.registry import ModelRegistry, RegisteredModel
 
@@ -74,7 +74,7 @@ class RequestDispatcher:
         self,
         target: Target,
         signature: str,
-        decode: Callable[[ServedSignature], Mapping[str, Column]],
+        decode: Callable[[Signature], Mapping[str, Column]],
         *,
         deadline: float,
         done: Callable[[Answer | BaseException], None],
@@ -100,7 +100,7 @@ class RequestDispatcher:
         entry = self._take(target)
         try:
             known = _signature_of(entry, signature)
-            fitted = fit(decode(known), known, max_examples=self.limits.examples)
+            columns = fit(decode(known), known, max_examples=self.limits.examples)
         except BaseException:
             self.registry.give_back(entry)
             raise
@@ -112,13 +112,13 @@ class RequestDispatcher:
             done(outcome)
             if not isinstance(outcome, Answer):
                 return
-            self.shadow.offer(entry.name, signature, fitted, outcome)
+            self.shadow.offer(entry.name, signature, columns, outcome)
             if request_id is not None and self.request_log is not None:
-                fields = (request_id, entry.name, signature, known.inputs, fitted.columns, fitted.num_examples)
+                fields = (request_id, entry.name, signature, known.inputs, columns, columns.num_examples)
                 self.request_log.answered(AnsweredRequest(*fields, outcome.outputs, outcome.version))
 
         try:
-            self.threads.submit(Job(entry, signature, fitted, deadline, finish))
+            self.threads.submit(Job(entry, signature, columns, deadline, finish))
         except BaseException:
             self.registry.give_back(entry)
             raise
@@ -129,9 +129,8 @@ class RequestDispatcher:
         return self.registry.take(target.name, version=target.version, label=target.label)
 
 
-def _signature_of(entry: RegisteredModel, name: str) -> ServedSignature:
+def _signature_of(entry: RegisteredModel, name: str) -> Signature:
     known = entry.model.signatures
     if name not in known:
         raise NotFoundError(f"model {entry.name!r}: there is no signature {name!r}; signatures are: {', '.join(known)}")
-    signature: ServedSignature = known[name]
-    return signature
+    return known[name]

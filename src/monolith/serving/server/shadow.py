@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.serving.server.columns import Fitted
+    from monolith.serving.request import TypedColumns
     from monolith.serving.server.metrics import ServingMetrics
     from monolith.serving.server.model_threads import Answer
     from monolith.serving.server.registry import ModelRegistry, RegisteredModel
@@ -63,7 +63,7 @@ class ShadowTally:
 class _Work(NamedTuple):
     entry: RegisteredModel
     signature: str
-    fitted: Fitted
+    columns: TypedColumns
     answer: Answer
 
 
@@ -84,7 +84,7 @@ class ShadowScorer:
         self._thread = PeriodicThread(self._score_next, every=None, name="shadow")
         self._tallies = registry.shadow_tallies
 
-    def offer(self, name: str, signature: str, fitted: Fitted, answer: Answer) -> None:
+    def offer(self, name: str, signature: str, columns: TypedColumns, answer: Answer) -> None:
         """Queues an answered request if its model has a shadow, or drops it. Never blocks, never raises."""
         try:
             entry = self._registry.take_shadow(name, answer.version.export)
@@ -93,10 +93,10 @@ class ShadowScorer:
         if entry is None:
             return
         with self._lock:
-            is_full = len(self._waiting) >= MOST_WAITING or self._examples + fitted.num_examples > MOST_EXAMPLES
+            is_full = len(self._waiting) >= MOST_WAITING or self._examples + columns.num_examples > MOST_EXAMPLES
             if not is_full and not self._thread.closed.is_set():
-                self._examples += fitted.num_examples
-                self._waiting.append(_Work(entry, signature, fitted, answer))
+                self._examples += columns.num_examples
+                self._waiting.append(_Work(entry, signature, columns, answer))
                 if self._thread.ident is None:
                     self._thread.start()
                 self._thread.wake()
@@ -121,7 +121,7 @@ class ShadowScorer:
             if not self._waiting:
                 return None
             work = self._waiting.popleft()
-            self._examples -= work.fitted.num_examples
+            self._examples -= work.columns.num_examples
         try:
             self._score(work)
         finally:
@@ -131,7 +131,7 @@ class ShadowScorer:
     def _score(self, work: _Work) -> None:
         entry = work.entry
         try:
-            outputs = entry.model.predict(work.fitted.columns, work.signature).outputs
+            outputs = entry.model.predict(work.columns, work.signature).outputs
             compared = _compare(outputs, work.answer.outputs)
         except Exception:  # noqa: BLE001 - errors of a shadow are counted and affect no answer
             with self._lock:

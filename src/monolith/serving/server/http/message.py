@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from http import HTTPStatus
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from monolith.errors import UnauthenticatedError
 from monolith.serving.server.statuses import refusal_of
@@ -32,12 +32,15 @@ class HttpRequest:
         "parts",
         "path",
         "refusal",
+        "route",
         "size",
     )
 
     def __init__(self, method: str, path: str, headers: dict[bytes, bytes], client: str | None = None) -> None:
         self.method = method
         self.path = path
+        self.route: Any = None
+        """What the application made of the path in `begin`."""
         self.headers = headers
         """Headers with lower-case names."""
         self.client = client

@@ -62,7 +62,7 @@ class RestApplication:
             HttpError: the path does not exist.
             OpError: the client is not authorized, or the server is overloaded.
         """
-        route = parse_path(request.path)
+        route = request.route = parse_path(request.path)
         method = "GET" if request.method == "HEAD" else request.method
         if method != route.method:
             raise HttpError(405, f"{route.action} takes {route.method}, got {request.method}", closes=True)
@@ -86,7 +86,7 @@ class RestApplication:
         Raises:
             OpError: the request is invalid; `reply` is not called.
         """
-        route = parse_path(request.path)
+        route = request.route
         if route.action == "predict" and len(request.body) <= _SMALL_BODY_BYTES:
             self._predict(route, request, reply)
         elif route.action == "predict":
