@@ -3,6 +3,7 @@ from .channel import ControlChannel as ControlChannel
 from .channel import outcomes_of as outcomes_of
 from .channel import results_of as results_of
 from .credentials import ClientCredentials as ClientCredentials
+from .credentials import FrameAddress as FrameAddress
 from .credentials import ServerCredentials as ServerCredentials
 from .credentials import load_grpc as load_grpc
 from .endpoints import RpcServer as RpcServer

@@ -78,7 +78,7 @@ class PsServerConfig(Config):
     port: int = 0
     """Control port; 0 picks a free one."""
     frame_port: int = 0
-    """Port of the batches; 0 picks a free one. With TLS, clients reach it only through the control port."""
+    """Port of the batches; 0 picks a free one. Without OpenSSL, batches over TLS use the control port instead."""
     token: str | None = field(default=None, repr=False)
     """Secret that clients must send."""
     tls_certificate: str | None = None
@@ -160,6 +160,7 @@ class PsServer:
         self._stop_request = StopRequest()
         self._drain_seconds = _DRAIN_SECONDS
         self._credentials = options.credentials()
+        self._frame_tls = self._credentials.frame_tls()
         # Recover before clients can connect: a worker must never see a server with only part of its rows.
         self._keeping = RecoveryManager(options.recovery, (index, options.num_ps))
         self._keeping.bring_back(self.dense)
@@ -173,11 +174,12 @@ class PsServer:
             memory_limit_bytes=options.memory_limit_bytes,
         )
         self._service.frames_inside = self._has_tls
+        self._service.frames_tls = self._frame_tls is not None
         self.assigned: tuple[int, int] | None = None
         """Index and number of servers assigned to a standby server; `wait` returns then."""
         if options.stands_by:
             self._service.on_assign = self._take_place
-        self._relay = FrameRelay((_LOOPBACK, self._frames.port), self._credentials) if self._has_tls else None
+        self._relay = FrameRelay(self._frames.adopt, self._credentials) if self._has_tls else None
         self.add_owner(DENSE_OWNER, Owner(self.dense.gate, self.dense.applied))
         self._begin_keeping()
         self.coordinator = self._make_coordinator() if index == 0 else None
@@ -201,8 +203,9 @@ class PsServer:
 
     @property
     def frame_address(self) -> str:
-        """Address of the batches, ``host:port``; with TLS it is reachable on this machine only."""
-        return concat_ip_and_port(_LOOPBACK if self._has_tls else self.address.rpartition(":")[0], self._frames.port)
+        """Address of the batches, ``host:port``; with TLS but without OpenSSL it is reachable on this machine only."""
+        host = _LOOPBACK if self._is_tunneled else self.address.rpartition(":")[0]
+        return concat_ip_and_port(host, self._frames.port)
 
     @property
     def life(self) -> int:
@@ -310,6 +313,10 @@ class PsServer:
     def _has_tls(self) -> bool:
         return self._credentials.tls_certificate is not None
 
+    @property
+    def _is_tunneled(self) -> bool:
+        return self._has_tls and self._frame_tls is None
+
     def _handler(self, words: bytes) -> FrameHandler:
         purpose = words.partition(b"\n")[0]
         handler = self.handlers.get(purpose)
@@ -320,11 +327,12 @@ class PsServer:
 
     def _start_frames(self) -> FrameServer:
         return FrameServer(
-            host=_LOOPBACK if self._has_tls else self.options.host,
+            host=_LOOPBACK if self._is_tunneled else self.options.host,
             port=self.options.frame_port,
             token=self.options.token or "",
             num_threads=self.options.num_threads or os.cpu_count() or 1,
             handler=self,
+            tls=self._frame_tls,
         )
 
     def _begin_keeping(self) -> None:
