@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import socket
 import ssl
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -194,3 +196,48 @@ def test_a_frame_client_without_the_right_certificate_gets_nowhere(made: Certifi
 def test_files_that_openssl_rejects_are_named(made: Certificate, tmp_path: Path) -> None:
     with pytest.raises((InvalidArgumentError, ValueError), match=f"{tmp_path}/none.pem: OpenSSL expects a certificate"):
         _core.TlsContext(is_server=True, certificate=f"{tmp_path}/none.pem", key=str(made.key))
+
+
+FORKS = """
+import gc, os, sys
+from monolith import _core
+
+class Echo:
+    greeted = 0
+    def greet(self, words, peer):
+        self.greeted += 1
+        return b""
+    def call(self, words, kind, head, body):
+        return head, []
+
+certificate, key = sys.argv[1:]
+echo = Echo()
+tls = _core.TlsContext(is_server=True, certificate=certificate, key=key)
+server = _core.FrameServer(host="127.0.0.1", port=0, token="", num_threads=1, handler=echo, tls=tls)
+tls = _core.TlsContext(is_server=False, authorities=certificate)
+client = _core.FrameClient([("127.0.0.1", server.port, tls)], [b"echo"])
+for _ in range(20):
+    assert client.begin(0, 64, b"here", [], None, 60.0).wait()[0] == b"here"
+    child = os.fork()
+    if child == 0:
+        client.close()
+        del client
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+assert client.begin(0, 64, b"still here", [], None, 60.0).wait()[0] == b"still here"
+print("greeted", echo.greeted)
+client.close()
+server.stop(0.0)
+"""
+
+
+def test_a_child_that_drops_a_client_leaves_the_connection_of_its_parent_intact(made: Certificate) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, str(made.certificate), str(made.key)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.stdout == "greeted 1\n", done.stderr[-2000:]
