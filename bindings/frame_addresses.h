@@ -2,22 +2,37 @@
 #pragma once
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
 
+#include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "rpc/socket.h"
+#include "rpc/tls.h"
 
 namespace monolith {
 
-using HostAndPort = std::pair<std::string, uint16_t>;
+// Host and port of a server, and the client's side of TLS where the server speaks it.
+using HostAndPort =
+    std::variant<std::pair<std::string, uint16_t>, std::tuple<std::string, uint16_t, std::shared_ptr<rpc::TlsContext>>>;
 
-inline rpc::Address AddressOf(const HostAndPort& pair) { return {pair.first, pair.second}; }
+inline rpc::Address AddressOf(const HostAndPort& address) {
+  if (const auto* plain = std::get_if<0>(&address)) return {plain->first, plain->second};
+  const auto& [host, port, tls] = std::get<1>(address);
+  return {host, port, tls};
+}
 
 inline std::vector<rpc::Address> AddressesOf(const std::vector<HostAndPort>& pairs) {
   std::vector<rpc::Address> addresses;
-  for (const HostAndPort& pair : pairs) addresses.push_back(AddressOf(pair));
+  for (const HostAndPort& address : pairs) addresses.push_back(AddressOf(address));
   return addresses;
 }
 

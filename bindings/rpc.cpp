@@ -18,6 +18,7 @@
 #include "ps/service.h"
 #include "rpc/client.h"
 #include "rpc/server.h"
+#include "rpc/tls.h"
 #include "table/group.h"
 #include "vector_array.h"
 
@@ -117,6 +118,7 @@ class FrameServer {
   rpc::ServerStats stats() const { return server_->stats(); }
   ps::Service& service() { return service_; }
   void Wake() { server_->Wake(); }
+  void Adopt(rpc::Socket socket, std::string peer) { server_->Adopt(std::move(socket), std::move(peer)); }
   void Stop(double drain_seconds) {
     nb::gil_scoped_release no_gil;  // its threads may be waiting for the GIL
     server_->Stop(drain_seconds);
@@ -186,6 +188,17 @@ void BindGate(nb::module_& m) {
       .def("release", &ps::PushGate::Open, nb::call_guard<nb::gil_scoped_release>());
 }
 
+void BindTls(nb::module_& m) {
+  nb::class_<rpc::TlsContext>(m, "TlsContext")
+      .def(
+          "__init__",
+          [](rpc::TlsContext* self, bool is_server, std::string certificate, std::string key, std::string authorities) {
+            new (self) rpc::TlsContext({std::move(certificate), std::move(key), std::move(authorities)}, is_server);
+          },
+          nb::kw_only(), "is_server"_a, "certificate"_a = "", "key"_a = "", "authorities"_a = "",
+          "One side of TLS, by the names of PEM files.");
+}
+
 void BindServer(nb::module_& m) {
   nb::class_<ps::RowHost>(m, "RowHost")
       .def_prop_ro("gate", &ps::RowHost::gate, nb::rv_policy::reference_internal)
@@ -194,17 +207,18 @@ void BindServer(nb::module_& m) {
       .def(
           "__init__",
           [](FrameServer* self, const std::string& host, uint16_t port, const std::string& token, int num_threads,
-             nb::object handler, int max_connections, double patience_seconds) {
+             nb::object handler, int max_connections, double patience_seconds, std::shared_ptr<rpc::TlsContext> tls) {
             rpc::ServerOptions options;
             options.address = {host, port};
             options.token = token;
             options.num_threads = num_threads;
             options.max_connections = max_connections;
             options.patience_seconds = patience_seconds;
+            options.tls = std::move(tls);
             new (self) FrameServer(std::move(options), std::move(handler));
           },
           nb::kw_only(), "host"_a, "port"_a, "token"_a, "num_threads"_a, "handler"_a, "max_connections"_a = 16'384,
-          "patience_seconds"_a = 30.0)
+          "patience_seconds"_a = 30.0, "tls"_a.none() = nb::none())
       .def_prop_ro("port", &FrameServer::port)
       .def(
           "host_rows",
@@ -217,6 +231,13 @@ void BindServer(nb::module_& m) {
           "drop_rows",
           [](FrameServer& self, const std::string& name) { WithoutGil([&] { self.service().DropRows(name); }); },
           "name"_a)
+      .def(
+          "adopt",
+          [](FrameServer& self, int descriptor, std::string peer) {
+            rpc::Socket socket(descriptor);
+            WithoutGil([&] { self.Adopt(std::move(socket), std::move(peer)); });
+          },
+          "descriptor"_a, "peer"_a, "Serves a connection without TLS that another port has accepted, and owns it.")
       .def("wake", &FrameServer::Wake, nb::call_guard<nb::gil_scoped_release>())
       .def("stats",
            [](const FrameServer& self) {
@@ -269,6 +290,7 @@ void BindClient(nb::module_& m) {
 void BindRpc(nb::module_& m) {
   m.attr("FRAME_VERSION") = rpc::kFrameVersion;
   BindGate(m);
+  BindTls(m);
   BindServer(m);
   BindClient(m);
 }

@@ -66,7 +66,8 @@ bool ReadPlainly(std::string_view stream, std::vector<Parts>* frames) {
 bool ReceiveFrames(std::string_view stream, size_t cut, std::vector<Parts>* frames) {
   int ends[2];
   Expect(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
-  const rpc::Socket in(ends[0]), out(ends[1]);
+  rpc::Stream in{rpc::Socket(ends[0])};
+  const rpc::Socket out(ends[1]);
   rpc::FrameReceiver receiver;
   for (const std::string_view piece : {stream.substr(0, cut), stream.substr(cut)}) {
     if (!piece.empty()) {

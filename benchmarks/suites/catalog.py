@@ -102,6 +102,12 @@ _PS_ROWS: Final = (
         function="benchmarks.suites.ps.dense:measure",
     ),
     BenchRow(
+        key="ps_tls",
+        title="batches over TLS on the frame port, against the control port and plain text",
+        needed_bytes=lambda _: 400_000_000,
+        function="benchmarks.suites.ps.tls:measure",
+    ),
+    BenchRow(
         key="ps_scale",
         title="four workers on four servers, against one on one",
         needed_bytes=lambda setting: setting.small_rows * 500,

@@ -24,34 +24,36 @@ class ScriptedServer {
   const Address& address() const { return address_; }
   void AcceptNext() {
     receiver_ = FrameReceiver();
-    Eventually([&] { return (accepted_ = Accept(listener_)).has_value(); });
+    std::optional<Accepted> accepted;
+    Eventually([&] { return (accepted = Accept(listener_)).has_value(); });
+    stream_ = Stream(std::move(accepted->socket));
   }
   Frame Hear() {
-    Eventually([&] { return receiver_.Receive(accepted_->socket, {}, nullptr) == FrameReceiver::State::kComplete; });
+    Eventually([&] { return receiver_.Receive(stream_, {}, nullptr) == FrameReceiver::State::kComplete; });
     Frame frame = std::move(receiver_.frame());
     receiver_.Reset();
     return frame;
   }
   void Say(std::string_view bytes) {
     const iovec part{const_cast<char*>(bytes.data()), bytes.size()};
-    EXPECT_EQ(Send(accepted_->socket, {&part, 1}).bytes, bytes.size());
+    EXPECT_EQ(stream_.Send({&part, 1}).bytes, bytes.size());
   }
   void Greet() {
     EXPECT_EQ(Hear().header.kind, kGreeting);
     Say(FrameText(kGreeting, "", ""));
   }
-  void HangUp() { accepted_.reset(); }
+  void HangUp() { stream_.Close(); }
   // Closes the listener and the connection.
   void Leave() {
     HangUp();
     listener_.Close();
   }
-  const Socket& socket() const { return accepted_->socket; }
+  const Socket& socket() const { return stream_.socket(); }
 
  private:
   Socket listener_;
   const Address address_;
-  std::optional<Accepted> accepted_;
+  Stream stream_;
   FrameReceiver receiver_;
 };
 

@@ -60,6 +60,7 @@ void Channel::Move(Address address, std::string words) {
 void Channel::Attend(uint32_t events) {
   try {
     if (state_ == State::kConnecting && events != 0) Settle(events);
+    if (state_ == State::kShaking) Shake();
     if (state_ == State::kIdle && !waiting_.empty() && Clock::now() >= retry_at_) Connect();
     if (state_ == State::kGreeting || state_ == State::kReady) ReceiveAll();
     if (state_ == State::kGreeting || state_ == State::kReady) SendAll();
@@ -74,6 +75,7 @@ Deadline Channel::next_look() const {
   Deadline next = Deadline::max();
   for (const auto& call : waiting_) next = std::min(next, call->deadline_);
   if (!waiting_.empty()) next = std::min(next, lost_at());
+  if (state_ == State::kShaking) next = std::min(next, shaken_until_);
   return state_ == State::kIdle && !waiting_.empty() ? std::min(next, retry_at_) : next;
 }
 
@@ -84,7 +86,7 @@ void Channel::Fail(const Error& error) {
 
 void Channel::Connect() {
   try {
-    socket_ = BeginConnect(address_, attempt_++);
+    stream_ = Stream(BeginConnect(address_, attempt_++), address_.tls, address_.host);
     state_ = State::kConnecting;
   } catch (const Error& error) {
     Break(error.what());
@@ -93,8 +95,23 @@ void Channel::Connect() {
 
 void Channel::Settle(uint32_t events) {
   if ((events & (EPOLLOUT | EPOLLERR | EPOLLHUP)) == 0) return;
-  const std::string trouble = ConnectError(socket_);
+  const std::string trouble = ConnectError(stream_.socket());
   if (!trouble.empty()) return Break("cannot be reached: " + trouble);
+  if (!stream_.is_shaking()) return Greet();
+  state_ = State::kShaking;
+  shaken_until_ = InSeconds(options_.handshake_seconds);
+}
+
+void Channel::Shake() {
+  const Transfer transfer = stream_.Shake();
+  if (transfer.kind == Transfer::kMoved) return Greet();
+  if (transfer.kind == Transfer::kBroken) return BreakStream();
+  if (Clock::now() >= shaken_until_) {
+    Break("TLS: no handshake in time; does the other side speak TLS, and is it up?");
+  }
+}
+
+void Channel::Greet() {
   state_ = State::kGreeting;
   sender_.Add({kGreeting, kGreetingCall, EncodeGreeting({options_.token, words_}), {}, nullptr});
 }
@@ -106,14 +123,14 @@ void Channel::SendAll() {
       sender_.Add(question);
     }
   }
-  if (sender_.Send(socket_) == FrameSender::State::kBroken) Break("the connection broke");
+  if (sender_.Send(stream_) == FrameSender::State::kBroken) BreakStream();
 }
 
 void Channel::ReceiveAll() {
   for (;;) {
     const FrameReceiver::State state = receiver_.Receive(
-        socket_, options_.limits, [this](const FrameHeader& header, const std::string&) { return PlaceOf(header); });
-    if (state == FrameReceiver::State::kBroken) return Break("the connection broke");
+        stream_, options_.limits, [this](const FrameHeader& header, const std::string&) { return PlaceOf(header); });
+    if (state == FrameReceiver::State::kBroken) return BreakStream();
     if (state == FrameReceiver::State::kWaits) return;
     Frame frame = std::move(receiver_.frame());
     receiver_.Reset();
@@ -204,10 +221,16 @@ void Channel::Break(const std::string& reason) {
   retry_at_ = InSeconds(backoff_);
 }
 
+void Channel::BreakStream() {
+  const std::string trouble = stream_.Trouble();
+  Break(trouble.empty() ? "the connection broke" : trouble);
+}
+
 void Channel::Disconnect() {
-  if (watched_ != 0) epoll_ctl(epoll_, EPOLL_CTL_DEL, socket_.descriptor(), nullptr);
+  if (watched_ != 0) epoll_ctl(epoll_, EPOLL_CTL_DEL, stream_.socket().descriptor(), nullptr);
   watched_ = 0;
-  socket_.Close();
+  stream_.SayGoodbye();
+  stream_.Close();
   receiver_ = FrameReceiver();
   sender_.Clear();
   num_sent_ = 0;
@@ -216,10 +239,11 @@ void Channel::Disconnect() {
 
 void Channel::Watch() {
   if (state_ == State::kIdle) return;
-  const uint32_t wanted = state_ == State::kConnecting ? EPOLLOUT : EPOLLIN | (sender_.empty() ? 0u : EPOLLOUT);
+  const uint32_t wanted =
+      state_ == State::kConnecting ? EPOLLOUT : stream_.EventsToReceive() | (sender_.empty() ? 0u : EPOLLOUT);
   if (wanted == watched_) return;
   epoll_event event{wanted, {.u64 = event_id_}};
-  epoll_ctl(epoll_, watched_ == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, socket_.descriptor(), &event);
+  epoll_ctl(epoll_, watched_ == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, stream_.socket().descriptor(), &event);
   watched_ = wanted;
 }
 

@@ -10,7 +10,7 @@
 
 #include "rpc/client.h"
 #include "rpc/frame_stream.h"
-#include "rpc/socket.h"
+#include "rpc/stream.h"
 
 namespace monolith::rpc {
 
@@ -34,10 +34,12 @@ class Channel {
   void Fail(const Error& error);
 
  private:
-  enum class State { kIdle, kConnecting, kGreeting, kReady };
+  enum class State { kIdle, kConnecting, kShaking, kGreeting, kReady };
 
   void Connect();
   void Settle(uint32_t events);
+  void Shake();
+  void Greet();
   void SendAll();
   void ReceiveAll();
   void TakeFrame(Frame frame);
@@ -47,6 +49,7 @@ class Channel {
   Deadline lost_at() const;
   // Drops a connection that cannot be used any more; the calls wait for the next one.
   void Break(const std::string& reason);
+  void BreakStream();
   void Disconnect();
   void Watch();
   void EndFirst(Frame answer);
@@ -62,7 +65,7 @@ class Channel {
   const OnReply on_reply_;
 
   State state_ = State::kIdle;
-  Socket socket_;
+  Stream stream_;
   uint32_t watched_ = 0;
   FrameReceiver receiver_;
   FrameSender sender_;
@@ -71,6 +74,7 @@ class Channel {
   int attempt_ = 0;
   double backoff_ = 0.0;
   Deadline retry_at_ = Deadline::min();
+  Deadline shaken_until_ = Deadline::max();
   std::optional<Deadline> broken_since_;
   std::string last_trouble_;  // why there is no connection; empty while there is one
 };

@@ -37,6 +37,7 @@ struct ClientOptions {
   FrameLimits limits;
   double first_backoff_seconds = 0.02, last_backoff_seconds = 2.0;      // between attempts to connect, doubling
   double lost_after_seconds = std::numeric_limits<double>::infinity();  // without a connection: then calls end
+  double handshake_seconds = 10.0;                                      // of TLS, for each connection
   uint64_t window_bytes = uint64_t{256} << 20;  // of unanswered questions, per channel; above it Begin() waits
 };
 

@@ -88,9 +88,10 @@ TEST(ConversationTest, CallsWithoutAnAnswerAreAskedAgainAfterABreak) {
   const auto second = client.Begin(0, {kEcho, 0, "second", {}, nullptr}, {}, InSeconds(kEndsHangs));
   std::optional<Accepted> accepted;
   Eventually([&] { return (accepted = Accept(listener)).has_value(); });
+  Stream stream(std::move(accepted->socket));
   FrameReceiver receiver;
   const auto hear = [&] {
-    Eventually([&] { return receiver.Receive(accepted->socket, {}, nullptr) == FrameReceiver::State::kComplete; });
+    Eventually([&] { return receiver.Receive(stream, {}, nullptr) == FrameReceiver::State::kComplete; });
     const Frame frame = std::move(receiver.frame());
     receiver.Reset();
     return frame.head;
@@ -98,10 +99,10 @@ TEST(ConversationTest, CallsWithoutAnAnswerAreAskedAgainAfterABreak) {
   hear();
   FrameSender sender;
   sender.Add({kGreeting, 0, "", {}, nullptr});
-  EXPECT_EQ(sender.Send(accepted->socket), FrameSender::State::kDone);
+  EXPECT_EQ(sender.Send(stream), FrameSender::State::kDone);
   EXPECT_EQ(hear(), "first");
   EXPECT_EQ(hear(), "second");
-  accepted.reset();
+  stream.Close();
   listener.Close();
   EchoService service;
   ServerOptions options;

@@ -21,10 +21,10 @@ std::span<const uint8_t> AsBytes(const std::string& text) {
 
 }  // namespace
 
-FrameReceiver::State FrameReceiver::Receive(const Socket& socket, const FrameLimits& limits, const Placer& place) {
+FrameReceiver::State FrameReceiver::Receive(Stream& stream, const FrameLimits& limits, const Placer& place) {
   for (size_t taken = 0; taken < kMaxReceive;) {
     const std::span<uint8_t> missing = Missing();
-    const Transfer transfer = rpc::Receive(socket, missing);
+    const Transfer transfer = stream.Receive(missing);
     if (transfer.kind == Transfer::kBroken) return State::kBroken;
     if (transfer.kind == Transfer::kMustWait) break;
     taken += transfer.bytes;
@@ -32,18 +32,18 @@ FrameReceiver::State FrameReceiver::Receive(const Socket& socket, const FrameLim
     received_ += transfer.bytes;
     num_received_ += transfer.bytes;
     if (transfer.bytes == missing.size() && Advance(limits, place)) {
-      WakeFor(socket, 1);  // the next frame may be small
+      WakeFor(stream, 1);  // the next frame may be small
       return State::kComplete;
     }
   }
   // Also when the limit of one call is reached: the missing bytes may be fewer than the low-water mark set before.
-  WakeFor(socket, part_ == Part::kBody ? std::min(Missing().size(), kWorthWaking) : 1);
+  WakeFor(stream, part_ == Part::kBody ? std::min(Missing().size(), kWorthWaking) : 1);
   return State::kWaits;
 }
 
-void FrameReceiver::WakeFor(const Socket& socket, size_t bytes) {
+void FrameReceiver::WakeFor(const Stream& stream, size_t bytes) {
   if (bytes == wakes_for_) return;
-  SetReceiveLowWater(socket, bytes);
+  stream.SetReceiveLowWater(bytes);
   wakes_for_ = bytes;
 }
 
@@ -101,10 +101,10 @@ void FrameSender::Add(OutgoingFrame frame) {
   queue_.push_back({std::move(frame), header});
 }
 
-FrameSender::State FrameSender::Send(const Socket& socket) {
+FrameSender::State FrameSender::Send(Stream& stream) {
   while (!queue_.empty()) {
     const std::vector<iovec> parts = Parts();
-    const Transfer transfer = rpc::Send(socket, parts);
+    const Transfer transfer = stream.Send(parts);
     if (transfer.kind == Transfer::kBroken) return State::kBroken;
     if (transfer.kind == Transfer::kMustWait) return State::kWaits;
     sent_of_first_ += transfer.bytes;

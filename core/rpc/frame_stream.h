@@ -1,6 +1,6 @@
-// Frames on a non-blocking socket: a receiver that reads a frame piece by piece, and a queue of outgoing frames.
+// Frames on a non-blocking stream: a receiver that reads a frame piece by piece, and a queue of outgoing frames.
 //
-// Each belongs to one thread at a time and to one socket, which it does not own.
+// Each belongs to one thread at a time and to one stream, which it does not own.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 #include "memory/buffer.h"
 #include "rpc/frame.h"
-#include "rpc/socket.h"
+#include "rpc/stream.h"
 
 namespace monolith::rpc {
 
@@ -38,7 +38,7 @@ class FrameReceiver {
 
   // Reads the available bytes. kComplete: frame() is complete, until Reset() and the next call. Throws what
   // DecodeHeader and the placer throw; the connection cannot be used after that.
-  State Receive(const Socket& socket, const FrameLimits& limits, const Placer& place);
+  State Receive(Stream& stream, const FrameLimits& limits, const Placer& place);
   Frame& frame() { return frame_; }
   // Whether a frame is partly received.
   bool is_inside() const { return received_ > 0; }
@@ -49,8 +49,8 @@ class FrameReceiver {
   enum class Part { kHeader, kHead, kBody };
   // The missing bytes of the current part.
   std::span<uint8_t> Missing();
-  // Makes the socket readable from this number of bytes on.
-  void WakeFor(const Socket& socket, size_t bytes);
+  // Makes the stream readable from this number of bytes on.
+  void WakeFor(const Stream& stream, size_t bytes);
   // Moves to the next part that has bytes; true: there is none.
   bool Advance(const FrameLimits& limits, const Placer& place);
 
@@ -81,7 +81,7 @@ class FrameSender {
 
   void Add(OutgoingFrame frame);
   // Sends as much as possible now; kDone: everything.
-  State Send(const Socket& socket);
+  State Send(Stream& stream);
   bool empty() const { return queue_.empty(); }
   uint64_t num_sent() const { return num_sent_; }  // bytes, of all frames
   void Clear();

@@ -51,11 +51,11 @@ Code CodeOf(const std::exception& error) {
 }  // namespace
 
 struct Server::Connection {
-  Connection(uint64_t connection_id, Accepted accepted)
-      : id(connection_id), socket(std::move(accepted.socket)), peer(std::move(accepted.peer)) {}
+  Connection(uint64_t connection_id, Stream accepted, std::string name)
+      : id(connection_id), stream(std::move(accepted)), peer(std::move(name)) {}
 
   const uint64_t id;
-  Socket socket;
+  Stream stream;
   const std::string peer;
   const Clock::time_point accepted_at = Clock::now();
   // Used by the thread that serves the connection.
@@ -119,6 +119,7 @@ void Server::Stop(double drain_seconds) {
   parked_.clear();
   strangers_.clear();
   last.swap(connections_);
+  for (const auto& [id, connection] : last) connection->stream.SayGoodbye();
   listener_.Close();
 }
 
@@ -178,20 +179,46 @@ void Server::AcceptAll() {
   for (int count = 0; count < kAcceptsInARow && !stopping_; ++count) {
     std::optional<Accepted> accepted = Accept(listener_, &is_exhausted);
     if (!accepted) break;
+    Stream stream;
+    try {
+      stream = Stream(std::move(accepted->socket), options_.tls);
+    } catch (const Error&) {  // no memory for TLS
+      ++refused_;
+      continue;
+    }
     std::vector<std::shared_ptr<Connection>> excess;  // destroyed after the lock, as in Drop()
     MutexLock lock(mutex_);
     if (static_cast<int>(connections_.size()) >= options_.max_connections) {
       ++refused_;
       continue;  // closes the socket
     }
-    const uint64_t id = next_connection_++;
-    const auto [place, inserted] = connections_.emplace(id, std::make_shared<Connection>(id, std::move(*accepted)));
-    strangers_.insert(id);
-    Arm(*place->second, EPOLLIN, EPOLL_CTL_ADD);
+    AddLocked(std::move(stream), std::move(accepted->peer));
     excess = TakeExcessLocked();
   }
   is_exhausted_ = is_exhausted;
   if (!is_exhausted) ListenOn();  // otherwise epoll would report the same connection in a loop
+}
+
+void Server::AddLocked(Stream stream, std::string peer) {
+  const uint64_t id = next_connection_++;
+  const auto made = std::make_shared<Connection>(id, std::move(stream), std::move(peer));
+  connections_.emplace(id, made);
+  strangers_.insert(id);
+  Arm(*made, EPOLLIN, EPOLL_CTL_ADD);
+}
+
+void Server::Adopt(Socket socket, std::string peer) {
+  SetNonBlocking(socket);
+  std::vector<std::shared_ptr<Connection>> excess;  // destroyed after the lock, as in Drop()
+  std::lock_guard lock(mutex_);
+  if (stopping_) throw Error(Code::kFailedPrecondition, "server: it has stopped");
+  if (static_cast<int>(connections_.size()) >= options_.max_connections) {
+    ++refused_;
+    throw Error(Code::kResourceExhausted,
+                "server: " + std::to_string(connections_.size()) + " connections are open, no more are accepted");
+  }
+  AddLocked(Stream(std::move(socket)), std::move(peer));
+  excess = TakeExcessLocked();
 }
 
 std::vector<std::shared_ptr<Server::Connection>> Server::TakeExcessLocked() {
@@ -230,16 +257,24 @@ void Server::Attend(const std::shared_ptr<Connection>& connection) {
   if (next == Next::kParked) return Park(*connection);
   connection->is_attended = false;  // from here on another thread may serve it
   if (next == Next::kWaits) {
-    Arm(*connection, owes_answer ? EPOLLOUT : EPOLLIN, EPOLL_CTL_MOD);
+    Arm(*connection, owes_answer ? EPOLLOUT : connection->stream.EventsToReceive(), EPOLL_CTL_MOD);
   } else {
     Drop(*connection);
   }
 }
 
 Server::Next Server::Converse(Connection& connection) {
+  if (connection.stream.is_shaking() && !connection.is_last) {
+    const Transfer shaken = connection.stream.Shake();
+    if (shaken.kind == Transfer::kMustWait) return Next::kWaits;
+    if (shaken.kind == Transfer::kBroken) {
+      BeLast(connection);
+      return HearOut(connection);  // the reason has been sent, as an alert
+    }
+  }
   for (int frames = 0; frames < kFramesInARow; ++frames) {
     // Back-pressure: no further call is read from a peer that does not receive its answers.
-    const FrameSender::State sent = connection.sender.Send(connection.socket);
+    const FrameSender::State sent = connection.sender.Send(connection.stream);
     if (sent == FrameSender::State::kBroken) return Next::kGone;
     if (sent == FrameSender::State::kWaits) return Next::kWaits;
     if (connection.is_last) return HearOut(connection);
@@ -247,7 +282,7 @@ Server::Next Server::Converse(Connection& connection) {
     try {
       const FrameLimits greeting{kGreetingBytes, 0};
       const FrameLimits& limits = connection.conversation ? options_.limits : greeting;
-      if (!connection.has_call) received = connection.receiver.Receive(connection.socket, limits, nullptr);
+      if (!connection.has_call) received = connection.receiver.Receive(connection.stream, limits, nullptr);
     } catch (const std::exception& error) {
       Refuse(connection, connection.receiver.frame(), error);
       continue;
@@ -264,13 +299,13 @@ Server::Next Server::Converse(Connection& connection) {
 
 Server::Next Server::HearOut(Connection& connection) {
   // Closing a socket with unread bytes would discard the answer before the peer reads it.
-  EndSending(connection.socket);
+  connection.stream.EndSending();
   // WatchPatience() does not detect a peer that never stops sending.
   const std::chrono::duration<double> listened = Clock::now() - connection.refused_at;
   if (listened.count() > options_.patience_seconds) return Next::kGone;
   uint8_t ignored[4096];
   for (int pieces = 0; pieces < kFramesInARow; ++pieces) {
-    const Transfer transfer = rpc::Receive(connection.socket, ignored);
+    const Transfer transfer = rpc::Receive(connection.stream.socket(), ignored);
     if (transfer.kind == Transfer::kBroken) return Next::kGone;
     if (transfer.kind == Transfer::kMustWait) break;
   }
@@ -316,15 +351,19 @@ Answer Server::Greet(Connection& connection, const Frame& frame) {
 }
 
 void Server::Refuse(Connection& connection, const Frame& frame, const std::exception& reason) {
-  ++refused_;
   connection.sender.Add({kError, frame.header.call, EncodeError(CodeOf(reason), reason.what()), {}, nullptr});
+  BeLast(connection);
+}
+
+void Server::BeLast(Connection& connection) {
+  ++refused_;
   connection.is_last = true;
   connection.refused_at = Clock::now();
 }
 
 void Server::Arm(const Connection& connection, uint32_t events, int operation) {
   epoll_event event{events | EPOLLONESHOT | EPOLLRDHUP, {.u64 = connection.id}};
-  epoll_ctl(epoll_.descriptor(), operation, connection.socket.descriptor(), &event);
+  epoll_ctl(epoll_.descriptor(), operation, connection.stream.socket().descriptor(), &event);
 }
 
 void Server::Drop(const Connection& connection) {
@@ -385,7 +424,7 @@ void Server::WatchPatience() {
         continue;
       }
       // The socket only wakes up for many bytes of a large body; those that have arrived count as progress.
-      const uint64_t progress = connection->progress + (connection->must_move ? NumWaiting(connection->socket) : 0);
+      const uint64_t progress = connection->progress + (connection->must_move ? connection->stream.NumWaiting() : 0);
       if (!connection->must_move || connection->is_attended || progress != connection->progress_seen) {
         connection->progress_seen = progress;
         connection->seen_at = now;

@@ -25,6 +25,7 @@
 #include "base/mutex.h"
 #include "rpc/frame_stream.h"
 #include "rpc/socket.h"
+#include "rpc/stream.h"
 
 namespace monolith::rpc {
 
@@ -61,7 +62,8 @@ inline constexpr int kHandshakeSeconds = 10;
 struct ServerOptions {
   Address address{"127.0.0.1", 0};
   int num_threads = 2;
-  std::string token;  // empty: no authentication
+  std::shared_ptr<const TlsContext> tls;  // null: connections to the address are not encrypted
+  std::string token;                      // empty: no authentication
   FrameLimits limits;
   int max_connections = 16'384;
   // Limit of peers that have not authenticated, also at most an eighth of the file descriptors of this process. Above
@@ -89,6 +91,9 @@ class Server {
 
   uint16_t port() const { return port_; }
   ServerStats stats() const;
+  // Serves a connection that another port has accepted, and secured if need be; it counts as any other. Throws
+  // kFailedPrecondition if the server has stopped, kResourceExhausted if it has enough connections.
+  void Adopt(Socket socket, std::string peer);
   // Retries parked calls, including those that are just being parked. Returns immediately. Thread-safe, also within
   // calls.
   void Wake();
@@ -108,6 +113,7 @@ class Server {
   // Whether no connection is served or has an answer to send.
   bool IsQuietLocked() const REQUIRES(mutex_);
   void AcceptAll();
+  void AddLocked(Stream stream, std::string peer);
   // Removes the oldest strangers above the limit from the connections; the caller destroys them, without the lock.
   std::vector<std::shared_ptr<Connection>> TakeExcessLocked() REQUIRES(mutex_);
   void ListenOn();
@@ -116,6 +122,7 @@ class Server {
   void Attend(const std::shared_ptr<Connection>& connection);
   Next Converse(Connection& connection);
   Next HearOut(Connection& connection);
+  void BeLast(Connection& connection);
   // Returns false for NotNow.
   bool AnswerFrame(Connection& connection);
   Answer Greet(Connection& connection, const Frame& frame);

@@ -1,5 +1,6 @@
 #include "rpc/socket.h"
 
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -149,6 +150,11 @@ std::string ConnectError(const Socket& socket) {
   socklen_t size = sizeof(error);
   if (getsockopt(socket.descriptor(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
   return error == 0 ? "" : Reason(error);
+}
+
+void SetNonBlocking(const Socket& socket) {
+  const int flags = fcntl(socket.descriptor(), F_GETFL);
+  if (flags >= 0) fcntl(socket.descriptor(), F_SETFL, flags | O_NONBLOCK);
 }
 
 void EndSending(const Socket& socket) { shutdown(socket.descriptor(), SHUT_WR); }

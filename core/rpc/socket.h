@@ -9,15 +9,19 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 
 namespace monolith::rpc {
 
+class TlsContext;
+
 struct Address {
   std::string host;  // a name or a number, IPv4 or IPv6 without brackets
   uint16_t port = 0;
+  std::shared_ptr<const TlsContext> tls = nullptr;  // of a client; null: the server does not speak TLS
   std::string Text() const;
   bool operator==(const Address&) const = default;
 };
@@ -63,6 +67,8 @@ std::optional<Accepted> Accept(const Socket& listener, bool* is_exhausted = null
 Socket BeginConnect(const Address& address, int attempt);
 // Returns an empty text if the socket is connected.
 std::string ConnectError(const Socket& socket);
+
+void SetNonBlocking(const Socket& socket);
 
 // Closes the sending direction; receiving still works.
 void EndSending(const Socket& socket);

@@ -172,9 +172,9 @@ def test_one_channel_per_address_is_shared_by_all_threads(master: Master, monkey
     together = threading.Barrier(4)
     insecure_channel = grpc.insecure_channel
 
-    def open_channel(addr: str) -> Any:
+    def open_channel(addr: str, options: Any) -> Any:
         opened.append(addr)
-        return insecure_channel(addr)
+        return insecure_channel(addr, options)
 
     def kill() -> bool:
         together.wait(20)

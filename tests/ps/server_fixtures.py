@@ -23,7 +23,7 @@ def cluster_here(num_ps: int) -> Iterator[PsCluster]:
     """A client of servers in the test process. Tests may share it: no call starts a further thread."""
     with running(num_ps) as servers, PsCluster([server.address for server in servers]) as cluster:
         for server in servers:
-            threads = server._threads
+            threads = server._control._threads
             all_started = threading.Barrier(threads._max_workers)
             for started in [threads.submit(all_started.wait) for _ in range(all_started.parties)]:
                 started.result()

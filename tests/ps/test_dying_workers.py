@@ -137,7 +137,8 @@ def torn(zygote: Zygote, servers: list[PsServer], model: Embeddings) -> None:
     """Worker 0 was killed when server 0 had its batches 0 and 1, and server 1 only batch 0."""
     store = model.store
     assert isinstance(store, PsStore)
-    proxy = Proxy(store.cluster.frame_address(1))
+    host, port, *_ = store.cluster.frame_address(1)
+    proxy = Proxy((host, port))
     addresses = ",".join(server.address for server in servers)
     worker = zygote.start(WORKER, addresses, str(proxy.port), beside=True)
     try:

@@ -80,7 +80,7 @@ def ends(
     server, client = server or ServerCredentials(), client or ClientCredentials()
     echo = Echo()
     frames = _core.FrameServer(host="127.0.0.1", port=0, token=server.token or "", num_threads=2, handler=echo)
-    relay = FrameRelay(("127.0.0.1", frames.port), server, max_streams=max_streams)
+    relay = FrameRelay(frames.adopt, server, max_streams=max_streams)
     with (
         control_of(relay, server) as port,
         channel_to(port, client) as channel,
@@ -288,7 +288,10 @@ class TestFaults:
 
     @pytest.mark.parametrize(
         "make",
-        [lambda: Tunnel(None, max_connections=0), lambda: FrameRelay(("", 0), ServerCredentials(), max_streams=0)],
+        [
+            lambda: Tunnel(None, max_connections=0),
+            lambda: FrameRelay(print, ServerCredentials(), max_streams=0),
+        ],
     )
     def test_limits_of_nothing_are_refused(self, make: Any) -> None:
         with pytest.raises(InvalidArgumentError, match="must be >= 1, got 0"):

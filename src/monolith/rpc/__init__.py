@@ -1,4 +1,6 @@
-"""Remote calls: channels, handlers, credentials, connection limits and the tunnel of core traffic.
+"""Remote calls: the one place for gRPC, with the tunnel of core traffic.
+
+`open_channel` and `RpcServer` are its two ends, `status_of` and `error_of` convert errors.
 
 May import: `tensors`, `observe`, `files` and what is below them.
 """

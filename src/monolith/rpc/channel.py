@@ -6,21 +6,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from monolith import errors
-from monolith.rpc.handler import MESSAGE_BYTES, SERVICES, classes_of, error_of, import_grpc
+from monolith.rpc.credentials import load_grpc
+from monolith.rpc.endpoints import keep_alive, open_channel
+from monolith.rpc.handler import MESSAGE_BYTES, SERVICES, classes_of
+from monolith.rpc.status import error_of, error_of_failure
 from monolith.rpc.tunnel import Tunnel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from monolith.rpc.credentials import ClientCredentials
-
-_KEEP_ALIVE_MS = 10_000
-_CLASSES = {
-    kind.error_code: kind
-    for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, errors.OpError) and errors.OpError in kind.__bases__
-}
-"""gRPC status code -> error class."""
 
 
 class ControlCall:
@@ -50,7 +45,7 @@ class ControlCall:
         Raises:
             OpError: the server returned an error, or does not answer.
         """
-        grpc = import_grpc()
+        grpc = load_grpc()
         try:
             answer = self._future.result()
         except grpc.RpcError as error:
@@ -60,7 +55,7 @@ class ControlCall:
         except grpc.FutureCancelledError as error:
             raise errors.CancelledError(f"{self._channel.title}: {self._method} was cancelled") from error
         if answer.HasField("failure"):
-            raise error_of(answer.failure, server=self._channel.title)
+            raise error_of_failure(answer.failure, server=self._channel.title)
         return answer
 
 
@@ -74,7 +69,7 @@ class ControlChannel:
     """
 
     def __init__(self, index: int, address: str, credentials: ClientCredentials) -> None:
-        grpc = import_grpc()
+        load_grpc(who="a parameter server", extra="ps")
         self.address = address
         self.title = f"parameter server {index} at {address}"
         """Name of the server in messages."""
@@ -82,23 +77,9 @@ class ControlChannel:
         self.is_closed = False
         """Whether `close` was called; calls are cancelled then."""
         self._moved_to: str | None = None
-        options = [
-            ("grpc.enable_http_proxy", 0),  # a web proxy cannot reach a server
-            ("grpc.use_local_subchannel_pool", 1),  # two clients in one process must not share a connection
-            ("grpc.max_receive_message_length", MESSAGE_BYTES),
-            ("grpc.max_send_message_length", MESSAGE_BYTES),
-            # Detects a server that is cut off without a close while a call waits for it.
-            ("grpc.keepalive_time_ms", _KEEP_ALIVE_MS),
-            ("grpc.keepalive_timeout_ms", _KEEP_ALIVE_MS),
-            ("grpc.http2.max_pings_without_data", 0),
-            ("grpc.initial_reconnect_backoff_ms", 50),
-            ("grpc.max_reconnect_backoff_ms", 1000),
-        ]
-        secure = credentials.grpc_credentials()
-        if secure is None:
-            self._channel = grpc.insecure_channel(address, options)
-        else:
-            self._channel = grpc.secure_channel(address, secure, options)
+        # Without a limit of pings a server that is cut off is detected while a call waits for it.
+        options = [*keep_alive(), ("grpc.http2.max_pings_without_data", 0)]
+        self._channel = open_channel(address, credentials, message_bytes=MESSAGE_BYTES, options=options)
         self._methods = {method.name: self._prepared(method) for service in SERVICES for method in service.methods}
 
     def begin(
@@ -138,11 +119,11 @@ class ControlChannel:
         Raises:
             OpError: the server returned an error, or does not answer any more.
         """
-        grpc = import_grpc()
+        grpc = load_grpc()
         try:
             for answer in stream:
                 if answer.HasField("failure"):
-                    raise error_of(answer.failure, server=self.title)
+                    raise error_of_failure(answer.failure, server=self.title)
                 yield answer
         except grpc.RpcError as error:
             raise self.translated(error, method, None) from error
@@ -152,16 +133,13 @@ class ControlChannel:
         code, text = error.code().value[0], error.details()
         if code == errors.CancelledError.error_code and self._moved_to is not None:
             return self._moved_error()
-        if code == errors.DeadlineExceededError.error_code:
-            return errors.DeadlineExceededError(
-                f"{self.title}: no answer to {method} within {timeout_seconds} s; is it up and reachable from here?"
-                " The server may still execute the request"
-            )
-        if code == errors.UnavailableError.error_code:
-            return errors.UnavailableError(
-                f"{self.title} does not answer {method} ({text}); has it ended, or does it speak TLS?"
-            )
-        return _CLASSES.get(code, errors.UnknownError)(f"{self.title}: {method}: {text}")
+        late = (
+            f"{self.title}: no answer to {method} within {timeout_seconds} s; is it up and reachable from here?"
+            " The server may still execute the request"
+        )
+        absent = f"{self.title} does not answer {method} ({text}); has it ended, or does it speak TLS?"
+        texts = {errors.DeadlineExceededError: late, errors.UnavailableError: absent}
+        return error_of(error, prefix=f"{self.title}: {method}: ", texts=texts)
 
     def ended(self, method: str) -> errors.UnavailableError:
         """Returns the error for a server that ended: it cancels calls that it has not begun to answer."""

@@ -7,16 +7,25 @@ from __future__ import annotations
 
 import hmac
 import importlib
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from monolith import environment
+from monolith import _core, environment
+from monolith.errors import OpError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_log = logging.getLogger(__name__)
+
+FrameAddress: TypeAlias = "tuple[str, int] | tuple[str, int, _core.TlsContext]"
+"""Host and port of a frame server, and the client's side of TLS if that port speaks it."""
+
 _HEADER = "authorization"
+TUNNEL_COST = 7
+"""CPU of a batch through a tunnel, compared to plain sockets; benchmarks/RESULTS.md."""
 _FORK_SUPPORT = "GRPC_ENABLE_FORK_SUPPORT"
 
 
@@ -73,6 +82,12 @@ class ServerCredentials:
         authorities = None if self.tls_client_ca is None else _read(self.tls_client_ca)
         return load_grpc().ssl_server_credentials(chain, authorities, require_client_auth=authorities is not None)
 
+    def frame_tls(self) -> _core.TlsContext | None:
+        """Returns TLS for the frame port. None: plain text, or the core has no TLS here, which is logged."""
+        if self.tls_certificate is None:
+            return None
+        return _frame_tls(True, self.tls_certificate, self.tls_key, self.tls_client_ca)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientCredentials:
@@ -103,6 +118,23 @@ class ClientCredentials:
             return None
         own = [None if path is None else _read(path) for path in (self.tls_key, self.tls_certificate)]
         return load_grpc().ssl_channel_credentials(_read(self.tls_ca), *own)
+
+    def frame_tls(self) -> _core.TlsContext | None:
+        """Returns TLS for frame ports. None: plain text, or the core has no TLS here, which is logged."""
+        if self.tls_ca is None:
+            return None
+        return _frame_tls(False, self.tls_certificate, self.tls_key, self.tls_ca)
+
+
+def _frame_tls(is_server: bool, *paths: str | Path | None) -> _core.TlsContext | None:
+    certificate, key, authorities = ("" if path is None else str(path) for path in paths)
+    try:
+        return _core.TlsContext(is_server=is_server, certificate=certificate, key=key, authorities=authorities)
+    except (OpError, ValueError) as error:
+        _log.warning(
+            "%s. Batches go through the control port instead, which takes about %d times the CPU", error, TUNNEL_COST
+        )
+        return None
 
 
 def _bearer(token: str) -> str:

@@ -1,51 +1,23 @@
-"""Serves the methods of an object over gRPC: authorization, and errors in answers by class name and text."""
+"""Methods of an object as gRPC handlers: authorization, and errors as statuses or as failures in answers."""
 
 from __future__ import annotations
 
-import errno
 import logging
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from google.protobuf import message_factory
 
-from monolith import errors
 from monolith.errors import OpError
 from monolith.rpc.credentials import load_grpc
 from monolith.rpc.protos import coordinator_pb2
 from monolith.rpc.protos import parameter_server_pb2 as messages
+from monolith.rpc.status import failure_of, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from monolith.rpc.credentials import ServerCredentials
-
-_KINDS = {
-    name: kind
-    for name, kind in vars(errors).items()
-    if isinstance(kind, type) and issubclass(kind, errors.OpError) and kind is not errors.OpError
-}
-
-
-def failure_of(error: Exception) -> messages.Failure:
-    """Encodes an error as its nearest class in `monolith.errors`."""
-    if isinstance(error, errors.OpError):
-        kind = next((base.__name__ for base in type(error).__mro__ if base.__name__ in _KINDS), "UnknownError")
-        return messages.Failure(kind=kind, message=error.message)
-    if isinstance(error, TypeError | ValueError):
-        return messages.Failure(kind=errors.InvalidArgumentError.__name__, message=str(error))
-    if isinstance(error, MemoryError):
-        return messages.Failure(kind=errors.ResourceExhaustedError.__name__, message=f"out of memory: {error}")
-    if isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}:
-        return messages.Failure(kind=errors.StorageFullError.__name__, message=str(error))
-    if isinstance(error, OSError):
-        return messages.Failure(kind=errors.FileUnavailableError.__name__, message=str(error))
-    return messages.Failure(kind=errors.InternalError.__name__, message=f"{type(error).__name__}: {error}")
-
-
-def error_of(failure: messages.Failure, *, server: str) -> errors.OpError:
-    """Decodes an error to raise; `server` names its origin."""
-    return _KINDS.get(failure.kind, errors.UnknownError)(f"{server}: {failure.message}")
-
+    from monolith.rpc.status import Status
 
 _log = logging.getLogger(__name__)
 
@@ -60,9 +32,52 @@ Send: TypeAlias = "Callable[[Any], None]"
 """Sends an answer of a stream; None ends the stream. Any thread may call it, one at a time."""
 
 
-def import_grpc() -> Any:
-    """Imports the gRPC package on first use."""
-    return load_grpc(who="a parameter server", extra="ps")
+class UnaryMethod(NamedTuple):
+    """A method with one request and one answer."""
+
+    serve: Callable[[Any, Any], Any]
+    """Called with the request and the context of the call; an exception becomes the status of the call."""
+    parse: Callable[[bytes], Any] | None
+    """Decodes a request; None: the method takes bytes."""
+    serialize: Callable[[Any], bytes]
+    """Encodes an answer."""
+
+
+def unary_handler(
+    service: str,
+    methods: Mapping[str, UnaryMethod],
+    credentials: ServerCredentials,
+    *,
+    prefix: str = "",
+    status: Callable[[str, Exception], Status] = lambda _, error: status_of(error),
+) -> Any:
+    """Returns a service as a gRPC handler. An error of a method becomes the status of the call.
+
+    Args:
+        service: Full name of the service.
+        methods: Its methods, by their names on the wire.
+        credentials: Credentials that callers must present.
+        prefix: Beginning of the message about a wrong token.
+        status: Converts the error of a method, called with its name on the wire.
+    """
+    grpc = load_grpc()
+    codes = {code.value[0]: code for code in grpc.StatusCode}
+
+    def handle(name: str, method: UnaryMethod) -> Any:
+        def answer(request: Any, context: Any) -> Any:
+            _require_known(context, credentials, prefix)
+            try:
+                return method.serve(request, context)
+            except Exception as error:  # noqa: BLE001 - the caller receives any error
+                ended = status(name, error)
+            if ended.metadata:
+                context.set_trailing_metadata(ended.metadata)
+            return context.abort(codes[ended.code], ended.message or codes[ended.code].name)  # raises
+
+        return grpc.unary_unary_rpc_method_handler(answer, method.parse, method.serialize)
+
+    handlers = {name: handle(name, method) for name, method in methods.items()}
+    return grpc.method_handlers_generic_handler(service, handlers)
 
 
 def make_handler(
@@ -81,7 +96,7 @@ def make_handler(
         lasting: Streams that last as long as their clients, and hold no thread meanwhile: called once, with the
             request, the context, and a function that sends.
     """
-    grpc = import_grpc()
+    grpc = load_grpc()
     make = {
         (False, False): grpc.unary_unary_rpc_method_handler,
         (False, True): grpc.unary_stream_rpc_method_handler,
@@ -89,8 +104,7 @@ def make_handler(
     }
 
     def require_known(context: Any) -> None:
-        if not credentials.accepts(context.invocation_metadata()):
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is wrong or missing")
+        _require_known(context, credentials)
 
     def handle(method: Any) -> Any:
         request_class, answer_class = classes_of(method)
@@ -106,6 +120,11 @@ def make_handler(
 
     handlers = {method.name: handle(method) for method in descriptor.methods}
     return grpc.method_handlers_generic_handler(descriptor.full_name, handlers)
+
+
+def _require_known(context: Any, credentials: ServerCredentials, prefix: str = "") -> None:
+    if not credentials.accepts(context.invocation_metadata()):
+        context.abort(load_grpc().StatusCode.UNAUTHENTICATED, f"{prefix}the token is wrong or missing")
 
 
 def classes_of(method: Any) -> tuple[Any, Any]:

@@ -1,9 +1,9 @@
-"""Tunnel for frames through the control port: for TLS, which the sockets of the core do not support.
+"""Tunnel for frames through the control port: for TLS where an end cannot use it on the frame port.
 
 The bytes of a connection travel as messages of one gRPC stream in each direction; the core at either end sees a plain
 local connection. `Tunnel` is the client's end, `FrameRelay` the server's:
 
-    FrameClient -> loopback -> Tunnel == stream of the control port, TLS ==> FrameRelay -> loopback -> FrameServer
+    FrameClient -> loopback -> Tunnel == stream of the control port, TLS ==> FrameRelay -> FrameServer.adopt
 
 Nothing is buffered between them: a chunk is read from a socket after the chunk before it was sent, so that a slow
 reader applies back-pressure to the other end. A tunnel costs more than plain sockets: every byte passes through Python
@@ -17,11 +17,12 @@ import socket
 import struct
 import threading
 import time
+import urllib.parse
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith import _core
-from monolith.errors import InvalidArgumentError
+from monolith.errors import InvalidArgumentError, OpError
 from monolith.rpc.credentials import load_grpc
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ FRAMES_METHOD = "/monolith.ps.ParameterServer/Frames"
 _LOOPBACK = "127.0.0.1"
 _PIECE_BYTES = 1 << 18
 """Maximum size of one read. Larger chunks are not faster, and several streams share the memory."""
-_CONNECT_SECONDS = 10.0
 _GOODBYE_SECONDS = 1.0
 """How long a client has to read the reason for the end of its connection."""
 
@@ -139,7 +139,7 @@ class _ClientLink:
         self._reading = threading.Lock()  # prevents a close of the socket during a read
         self._call: Any = None
         self._is_ended = False
-        _make_prompt(connection)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def carry(self, open_stream: Callable[[Iterator[bytes]], Any]) -> str:
         """Copies bytes until either side ends; returns the reason if it is worth logging."""
@@ -214,22 +214,22 @@ class _ClientLink:
 
 
 class FrameRelay:
-    """The server's end: streams of the control port are forwarded to the frame port.
+    """The server's end: streams of the control port are connections of the frame server.
 
     Each stream has two threads of its own and uses none of gRPC's, which stay free for control calls.
 
     Args:
-        frame_address: Host and port of the frame server, on this machine.
+        adopt: Gives the descriptor of a connection to the frame server, with the address of its peer.
         credentials: Credentials that callers must present.
         max_streams: Further streams are rejected; their clients retry.
     """
 
     def __init__(
-        self, frame_address: tuple[str, int], credentials: ServerCredentials, *, max_streams: int = 256
+        self, adopt: Callable[[int, str], None], credentials: ServerCredentials, *, max_streams: int = 256
     ) -> None:
         if max_streams < 1:
             raise InvalidArgumentError(f"frame relay: max_streams must be >= 1, got {max_streams}")
-        self._frame_address = frame_address
+        self._adopt = adopt
         self._credentials = credentials
         self._max_streams = max_streams
         self._lock = threading.Lock()  # guards the fields below
@@ -244,9 +244,9 @@ class FrameRelay:
             if not self._credentials.accepts(context.invocation_metadata()):
                 context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is wrong or missing")
             try:
-                link = self._open(pieces, send)
-            except OSError as error:
-                context.abort(grpc.StatusCode.UNAVAILABLE, f"the frame port does not answer: {error}")
+                link = self._open(pieces, send, urllib.parse.unquote(context.peer()).partition(":")[2])
+            except (OSError, OpError) as error:
+                context.abort(grpc.StatusCode.UNAVAILABLE, f"the frame server takes no connection: {error}")
             if link is None:
                 context.abort(
                     grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -276,9 +276,8 @@ class FrameRelay:
             for thread in threads:
                 thread.join()
 
-    def _open(self, pieces: Iterator[bytes], send: Callable[[bytes | None], None]) -> _ServerLink | None:
-        connection = socket.create_connection(self._frame_address, timeout=_CONNECT_SECONDS)
-        connection.settimeout(None)
+    def _open(self, pieces: Iterator[bytes], send: Callable[[bytes | None], None], peer: str) -> _ServerLink | None:
+        connection, theirs = socket.socketpair()
         link = _ServerLink(connection, self._forget)
         threads = (
             threading.Thread(target=link.carry_in, args=(pieces,), name="ps-relay-in", daemon=True),
@@ -287,7 +286,13 @@ class FrameRelay:
         with self._lock:
             if self._closed or len(self._links) >= self._max_streams:
                 connection.close()
+                theirs.close()
                 return None
+            try:
+                self._adopt(theirs.detach(), peer)
+            except BaseException:
+                connection.close()
+                raise
             self._links[link] = threads
             for thread in threads:
                 thread.start()
@@ -306,7 +311,6 @@ class _ServerLink:
         self._on_end = on_end
         self._lock = threading.Lock()  # guards the fields below
         self._num_ended = 0
-        _make_prompt(connection)
 
     def carry_in(self, pieces: Iterator[bytes]) -> None:
         """Copies bytes from the caller to the frame server."""
@@ -342,10 +346,6 @@ class _ServerLink:
         if is_over:
             self._socket.close()
             self._on_end(self)
-
-
-def _make_prompt(connection: socket.socket) -> None:
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _trouble_of(error: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from hooks.server.training import training
 from monolith.hooks.server import ControllerClient, server_hook
 from monolith.hooks.server.protos import controller_service_pb2 as messages
+from monolith.rpc import RpcServer
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
@@ -44,23 +44,20 @@ def test_a_call_has_ten_seconds_and_a_save_an_hour(given: float | None, timeouts
 def test_two_threads_serve_and_calls_have_twenty_seconds_to_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    threads: list[int] = []
+    made: list[dict[str, Any]] = []
     graces: list[float] = []
 
-    class Noting(ThreadPoolExecutor):
-        def __init__(self, max_workers: int, **options: Any) -> None:
-            threads.append(max_workers)
-            super().__init__(max_workers, **options)
+    class Noting(RpcServer):
+        def __init__(self, handlers: Any, credentials: Any, **options: Any) -> None:
+            made.append(options)
+            super().__init__(handlers, credentials, **options)
 
-    class Server:
-        def __init__(self, real: Any) -> None:
-            self.real = real
+        def close(self, grace_seconds: float) -> None:
+            graces.append(grace_seconds)
+            super().close(grace_seconds)
 
-        def stop(self, grace: float) -> Any:
-            graces.append(grace)
-            return self.real.stop(grace)
-
-    monkeypatch.setattr(server_hook, "ThreadPoolExecutor", Noting)
-    with training(str(tmp_path)) as run:
-        run.hook._server = Server(run.hook._server)
-    assert (threads, graces) == ([2], [20])
+    monkeypatch.setattr(server_hook, "RpcServer", Noting)
+    with training(str(tmp_path)):
+        pass
+    assert [options["num_threads"] for options in made] == [2]
+    assert graces == [20]

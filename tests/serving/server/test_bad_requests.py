@@ -176,7 +176,7 @@ def test_five_thousand_fuzzed_calls_over_grpc(server: ModelServer) -> None:
     fine = messages.PredictRequest(
         model_spec=messages.ModelSpec(name="ranker"), inputs={name: message_of(each) for name, each in good.items()}
     ).SerializeToString()
-    handlers = service_handlers(grpc, GrpcService(server.core), ServerCredentials())
+    handlers = service_handlers(GrpcService(server.core), ServerCredentials())
     predict = next(
         found.unary_unary
         for handler in handlers

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from monolith.rpc.wire_status import import_serving_grpc
+from monolith.rpc import load_grpc
 from monolith.serving import export
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.tensor_messages import message_of, value_of
@@ -206,7 +206,7 @@ class GrpcLine:
 
     def ask(self, events: Sequence[int]) -> tuple[dict[str, Any], Rows]:
         """Requests rows; see `Line.ask`."""
-        grpc = import_serving_grpc()
+        grpc = load_grpc()
         if self._channel is None:
             self._channel = grpc.insecure_channel(f"{_HOST}:{self._port}")
         columns = _columns(events)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from monolith import environment
 from monolith.clock import SystemClock
 from monolith.cluster.addresses import concat_ip_and_port
-from monolith.rpc import load_grpc
+from monolith.rpc import ClientCredentials, load_grpc, open_channel
 
 if TYPE_CHECKING:
     from monolith.clock import Clock
@@ -98,7 +98,7 @@ class _Master:
         wrappers = importlib.import_module("google.protobuf.wrappers_pb2")
         self.rpc_error: type[Exception] = grpc.RpcError
         self._int64: Any = wrappers.Int64Value
-        self._channel = _get_channel(addr, grpc)
+        self._channel = _get_channel(addr)
 
     def int64(self, value: int) -> Any:
         """Returns an optional number in the protocol's wrapper type."""
@@ -147,8 +147,8 @@ def _get_primus_am_host() -> str:
     return concat_ip_and_port(host, port) if host and port else ""
 
 
-def _get_channel(addr: str, grpc: Any) -> Any:
+def _get_channel(addr: str) -> Any:
     with _channels_lock:
         if addr not in _channels:
-            _channels[addr] = grpc.insecure_channel(addr)
+            _channels[addr] = open_channel(addr, ClientCredentials())
         return _channels[addr]

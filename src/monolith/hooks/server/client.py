@@ -11,7 +11,7 @@ from monolith.files import text_files
 from monolith.hooks.server.protos import controller_service_pb2 as messages
 from monolith.hooks.server.server_hook import address_file
 from monolith.hooks.server.service import SERVICE
-from monolith.rpc import ClientCredentials, load_grpc
+from monolith.rpc import ClientCredentials, error_of, load_grpc, open_channel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,14 +21,6 @@ SAVE_TIMEOUT_SECONDS = 3600.0
 ERASE_TIMEOUT_SECONDS = 600.0
 IDS_PER_CALL = 100_000
 """Keeps a message below the 4 MiB limit of a gRPC server."""
-_CLASSES = {
-    error_type.error_code: error_type
-    for error_type in vars(errors).values()
-    if isinstance(error_type, type)
-    and issubclass(error_type, errors.OpError)
-    and errors.OpError in error_type.__bases__
-}
-"""Status code -> error class."""
 
 
 def find_controller(model_dir: str) -> str:
@@ -147,31 +139,20 @@ class ControllerClient(Closing):
         try:
             return call(request, timeout=self._timeout_seconds or timeout_seconds)
         except grpc.RpcError as error:
-            raise self._translate(error.code().value[0], str(error.details())) from error
+            raise error_of(error, prefix="", texts=self._texts(error.details())) from error
 
-    def _translate(self, code: int, text: str) -> errors.OpError:
-        if code == errors.UnavailableError.error_code:
-            return errors.UnavailableError(
-                f"controller at {self._address} does not answer ({text}); has training ended, or does it run on "
-                f"another machine, as another user, or under TLS?"
-            )
-        if code == errors.DeadlineExceededError.error_code:
-            return errors.DeadlineExceededError(
-                f"controller at {self._address}: no answer in time; the request may still take effect"
-            )
-        return _CLASSES.get(code, errors.UnknownError)(text)
+    def _texts(self, details: str) -> dict[type[errors.OpError], str]:
+        return {
+            errors.UnavailableError: f"controller at {self._address} does not answer ({details}); has training ended,"
+            " or does it run on another machine, as another user, or under TLS?",
+            errors.DeadlineExceededError: f"controller at {self._address}: no answer in time; the request may still"
+            " take effect",
+        }
 
 
 def open_stub(address: str, credentials: ClientCredentials) -> ControllerStub:
     """Returns a stub for the controller at an address."""
-    grpc = load_grpc()
-    options = [("grpc.enable_http_proxy", 0)]  # a web proxy cannot reach a training
-    secure = credentials.grpc_credentials()
-    if secure is None:
-        channel = grpc.insecure_channel(address, options)
-    else:
-        channel = grpc.secure_channel(address, secure, options)
-    return ControllerStub(channel, credentials.metadata())
+    return ControllerStub(open_channel(address, credentials), credentials.metadata())
 
 
 def get_stub_from_model_dir(model_dir: str, *, credentials: ClientCredentials | None = None) -> ControllerStub:

@@ -6,18 +6,17 @@ import logging
 import os
 import shutil
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monolith import files
-from monolith.cluster import EVERY_INTERFACE, concat_ip_and_port, get_local_ip, split_address
-from monolith.errors import FailedPreconditionError, UnavailableError
+from monolith.cluster import EVERY_INTERFACE, concat_ip_and_port, get_local_ip
+from monolith.errors import FailedPreconditionError
 from monolith.files import text_files
 from monolith.hook import Hook
 from monolith.hooks.server.service import ControllerService, make_handler
 from monolith.hooks.server.step_gate import StepGate
-from monolith.rpc import ConnectionLimit, ServerCredentials, load_grpc
+from monolith.rpc import RpcServer, ServerCredentials, load_grpc
 
 if TYPE_CHECKING:
     from monolith.cluster import Barrier
@@ -117,8 +116,7 @@ class ServerHook(Hook):
         self._gate = StepGate(barrier.is_barrier_placed)
         barrier.on_change(self._gate.wake)
         self._service = ControllerService(barrier, saver_hook, self._gate)
-        self._server: Any = None
-        self._threads: ThreadPoolExecutor | None = None
+        self._server: RpcServer | None = None
         self._address = ""
 
     @property
@@ -143,17 +141,10 @@ class ServerHook(Hook):
         self._gate.leave_step(lambda: context.stop_requested)
 
     def _start(self) -> None:
-        grpc = load_grpc()
-        self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="controller")
-        # By default two servers may share one port on Linux, and calls reach either.
-        options = [("grpc.so_reuseport", 0)]
         handler = make_handler(self._service, self._credentials)
-        self._limit = ConnectionLimit(self._credentials)
-        self._server = grpc.server(self._threads, handlers=[handler], interceptors=[self._limit], options=options)
-        self._address = self._bind()
+        self._server = RpcServer([handler], self._credentials, name="controller", num_threads=NUM_THREADS)
+        self._address = self._bind(self._server)
         self._server.start()
-        if self._host is not None:  # only its owner can reach a Unix socket
-            self._limit.watch(split_address(self._address)[1])
         text_files.write_text(address_file(self._model_dir), self._address)
         if self._host is not None and not self._credentials.knows_callers:
             _log.warning(
@@ -161,35 +152,21 @@ class ServerHook(Hook):
             )
         _log.info("controller serves on %s", self._address)
 
-    def _bind(self) -> str:
+    def _bind(self, server: RpcServer) -> str:
         if self._host is not None:
-            return self._bind_port(self._host)
+            port = server.listen(concat_ip_and_port(self._host, self._port))
+            return concat_ip_and_port(get_local_ip() if self._host in EVERY_INTERFACE else self._host, port)
         self._socket = OwnerSocket()
-        self._server.add_insecure_port(self._socket.address)
+        server.listen(self._socket.address)
         self._socket.narrow()
         return self._socket.address
-
-    def _bind_port(self, host: str) -> str:
-        address = concat_ip_and_port(host, self._port)
-        secure = self._credentials.grpc_credentials()
-        try:
-            if secure is None:
-                port = self._server.add_insecure_port(address)
-            else:
-                port = self._server.add_secure_port(address, secure)
-        except RuntimeError as error:
-            raise UnavailableError(f"controller: cannot listen on {address}; is the port taken? ({error})") from error
-        return concat_ip_and_port(get_local_ip() if host in EVERY_INTERFACE else host, port)
 
     def _stop(self) -> None:
         self._gate.close()
         self._service.session = None
         server, self._server = self._server, None
         if server is not None:
-            server.stop(GRACE_SECONDS).wait()
-            self._limit.close()
-        if self._threads is not None:
-            self._threads.shutdown()
+            server.close(GRACE_SECONDS)
         if self._socket is not None:
             self._socket.remove()
             self._socket = None

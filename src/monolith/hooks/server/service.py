@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
 from monolith.hooks.server.protos import controller_service_pb2 as messages
-from monolith.rpc import load_grpc
+from monolith.rpc import UnaryMethod, status_of, unary_handler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from monolith.cluster import Barrier
     from monolith.hook import HookedSession
     from monolith.hooks.server.step_gate import StepGate
-    from monolith.rpc import ServerCredentials
+    from monolith.rpc import ServerCredentials, Status
 
 _log = logging.getLogger(__name__)
 
@@ -108,28 +108,22 @@ def _erase(session: HookedSession, slot: str, ids: Sequence[int]) -> int:
 
 def make_handler(service: ControllerService, credentials: ServerCredentials) -> Any:
     """Returns the gRPC handler of the service; an exception of a method becomes the status of its call."""
-    grpc = load_grpc()
-    statuses = {status.value[0]: status for status in grpc.StatusCode}
 
-    def handle(method: Any) -> Any:
-        serve = getattr(service, method.name)
+    def method(described: Any) -> UnaryMethod:
+        serve = getattr(service, described.name)
+        return UnaryMethod(
+            lambda request, context: serve(request, context.is_active),
+            getattr(messages, described.input_type.name).FromString,
+            getattr(messages, described.output_type.name).SerializeToString,
+        )
 
-        def answer(request: Any, context: Any) -> Any:
-            if not credentials.accepts(context.invocation_metadata()):
-                context.abort(grpc.StatusCode.UNAUTHENTICATED, "controller: the token is wrong or missing")
-            try:
-                return serve(request, context.is_active)
-            except OpError as error:
-                status, text = statuses[error.error_code], error.message
-                _log.warning("controller: %s: %s", method.name, text)
-            except Exception as error:  # noqa: BLE001 - the caller receives it; training must not fail by it
-                status, text = grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"
-                _log.exception("controller: %s failed", method.name)
-            return context.abort(status, text or status.name)
+    methods = {described.name: method(described) for described in SERVICE.methods}
+    return unary_handler(SERVICE.full_name, methods, credentials, prefix="controller: ", status=_logged_status)
 
-        request_class = getattr(messages, method.input_type.name)
-        answer_class = getattr(messages, method.output_type.name)
-        return grpc.unary_unary_rpc_method_handler(answer, request_class.FromString, answer_class.SerializeToString)
 
-    handlers = {method.name: handle(method) for method in SERVICE.methods}
-    return grpc.method_handlers_generic_handler(SERVICE.full_name, handlers)
+def _logged_status(method: str, error: Exception) -> Status:
+    if isinstance(error, OpError):
+        _log.warning("controller: %s: %s", method, error.message)
+    else:  # training must not fail because of it
+        _log.error("controller: %s failed", method)
+    return status_of(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import secrets
+import socket
 import threading
 import weakref
 from contextlib import contextmanager, suppress
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from monolith.rpc import ControlCall, Tunnel
+    from monolith.rpc import ControlCall, FrameAddress, Tunnel
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,7 @@ class ServerHealth:
 _log = logging.getLogger(__name__)
 _SUBJECT = "parameter servers"
 _GOODBYE_SECONDS = 5.0
+_PROBE_SECONDS = 5.0
 
 
 class PsCluster:
@@ -89,6 +91,7 @@ class PsCluster:
         self._credentials = ClientCredentials(
             token=token, tls_ca=tls_ca, tls_certificate=tls_certificate, tls_key=tls_key
         )
+        self._frame_tls = self._credentials.frame_tls()
         self.token = token
         self.timeout_seconds = timeout_seconds
         self.lost_after_seconds = math.inf if lost_after_seconds is None else lost_after_seconds
@@ -101,6 +104,7 @@ class PsCluster:
         self._losses: list[weakref.WeakMethod[Callable[[], None]]] = []
         self._staying = threading.Lock()  # guards the fields below
         self._tunnels: dict[int, Tunnel] = {}
+        self._secure_addresses: dict[int, FrameAddress] = {}
         self._push_hold = PushBarrier(self)
         self._initialized: set[str] = set()
         """Owners that at least one server reported as initialized."""
@@ -127,18 +131,44 @@ class PsCluster:
         return tuple(channel.address for channel in self._channels)
 
     @property
-    def frame_addresses(self) -> list[tuple[str, int]]:
+    def frame_addresses(self) -> list[FrameAddress]:
         """Address for the batches of each server."""
         return [self.frame_address(index) for index in range(self.num_ps)]
 
-    def frame_address(self, index: int) -> tuple[str, int]:
-        """Returns the address for batches of a server: its frame port or, with TLS, a tunnel via the control port."""
-        if self._described[index].frames_inside:
-            with self._staying:
-                if index not in self._tunnels:
+    def frame_address(self, index: int) -> FrameAddress:
+        """Returns the address for batches of a server: its frame port or, for TLS without it, a tunnel."""
+        host = split_address(self._channels[index].address)[0]
+        described = self._described[index]
+        if not described.frames_inside:
+            return host, described.frame_port
+        with self._staying:
+            if index not in self._secure_addresses:
+                trouble = self._frame_port_trouble(index)
+                if trouble is None and self._frame_tls is not None:
+                    self._secure_addresses[index] = (host, described.frame_port, self._frame_tls)
+                else:
+                    _log.warning(
+                        "%s: batches go through its control port, at a higher CPU cost: %s",
+                        self._channels[index].title,
+                        trouble,
+                    )
                     self._tunnels[index] = self._channels[index].open_tunnel()
-                return self._tunnels[index].address
-        return split_address(self._channels[index].address)[0], self._described[index].frame_port
+                    self._secure_addresses[index] = self._tunnels[index].address
+            return self._secure_addresses[index]
+
+    def _frame_port_trouble(self, index: int) -> str | None:
+        """Returns why TLS on the frame port of a server cannot be used; None: it can."""
+        described = self._described[index]
+        if self._frame_tls is None:
+            return "this process has no TLS for it"
+        if not described.frames_tls:
+            return "its frame port does not take TLS; see the log of the server"
+        address = split_address(self._channels[index].address)[0], described.frame_port
+        try:
+            socket.create_connection(address, timeout=_PROBE_SECONDS).close()
+        except OSError as error:
+            return f"its frame port {described.frame_port} cannot be reached ({error}); is it open in the firewall?"
+        return None
 
     def open_frames(self, words: bytes) -> ClusterFrames:
         """Opens a connection to each server for the purpose in `words`; it reconnects to servers that move."""
@@ -283,6 +313,7 @@ class PsCluster:
         stay.end()
         with self._staying:
             tunnel = self._tunnels.pop(index, None)
+            self._secure_addresses.pop(index, None)
         if tunnel is not None:
             tunnel.close()
         before.close(moved_to=address)

@@ -85,6 +85,7 @@ class ControlService:
         self.was_recovered = False
         """Whether this process recovered the state of a previous one."""
         self.frames_inside = False
+        self.frames_tls = False
         """Whether frames travel through a stream of the control port."""
         self.on_assign: Callable[[int, int], None] | None = None
         """Called with the index and number of servers assigned to a standby server; None: not a standby server."""
@@ -119,6 +120,7 @@ class ControlService:
             life=self.life,
             frame_port=self._frames.port,
             frames_inside=self.frames_inside,
+            frames_tls=self.frames_tls,
             stores=self.stores.names(),
             stands_by=self.on_assign is not None,
             was_recovered=self.was_recovered,

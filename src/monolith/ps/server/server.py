@@ -5,15 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 from monolith import _core
-from monolith.cluster import EVERY_INTERFACE, concat_ip_and_port, get_local_ip, split_address
+from monolith.cluster import EVERY_INTERFACE, concat_ip_and_port, get_local_ip
 from monolith.config import Config, config, keywords_of
-from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError, UnavailableError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.job import CoordinatorService
 from monolith.observe import resident_bytes
 from monolith.ps.dense.shard import DenseShard
@@ -25,11 +24,12 @@ from monolith.ps.server.waking_gate import WakingGate
 from monolith.rpc import (
     CONTROL,
     MESSAGE_BYTES,
-    ConnectionLimit,
     FrameRelay,
+    RpcServer,
     Send,
     ServerCredentials,
-    import_grpc,
+    keep_alive,
+    load_grpc,
     make_handler,
 )
 from monolith.rpc.protos import parameter_server_pb2 as messages
@@ -48,7 +48,7 @@ _SUBJECT = "parameter server"
 _LOOPBACK = "127.0.0.1"
 _CONTROL_THREADS = 64
 """Maximum; threads start on demand."""
-_KEEP_ALIVE_MS = 10_000
+_LEAST_PING_MS = 5_000
 _DRAIN_SECONDS = 5.0
 
 Answer: TypeAlias = "tuple[bytes, Sequence[bytes | memoryview]]"
@@ -78,7 +78,7 @@ class PsServerConfig(Config):
     port: int = 0
     """Control port; 0 picks a free one."""
     frame_port: int = 0
-    """Port of the batches; 0 picks a free one. With TLS, clients reach it only through the control port."""
+    """Port of the batches; 0 picks a free one. Without OpenSSL, batches over TLS use the control port instead."""
     token: str | None = field(default=None, repr=False)
     """Secret that clients must send."""
     tls_certificate: str | None = None
@@ -150,7 +150,7 @@ class PsServer:
             raise InvalidArgumentError(
                 f"{_SUBJECT}: index must be from 0 to num_ps - 1 = {options.num_ps - 1}, got {index}"
             )
-        import_grpc()
+        load_grpc(who="a parameter server", extra="ps")
         self.index = index
         self.options = options
         self.dense = DenseShard(index, options.num_ps, gate=WakingGate(self._wake), modules=options.modules)
@@ -160,6 +160,7 @@ class PsServer:
         self._stop_request = StopRequest()
         self._drain_seconds = _DRAIN_SECONDS
         self._credentials = options.credentials()
+        self._frame_tls = self._credentials.frame_tls()
         # Recover before clients can connect: a worker must never see a server with only part of its rows.
         self._keeping = RecoveryManager(options.recovery, (index, options.num_ps))
         self._keeping.bring_back(self.dense)
@@ -173,16 +174,16 @@ class PsServer:
             memory_limit_bytes=options.memory_limit_bytes,
         )
         self._service.frames_inside = self._has_tls
+        self._service.frames_tls = self._frame_tls is not None
         self.assigned: tuple[int, int] | None = None
         """Index and number of servers assigned to a standby server; `wait` returns then."""
         if options.stands_by:
             self._service.on_assign = self._take_place
-        self._relay = FrameRelay((_LOOPBACK, self._frames.port), self._credentials) if self._has_tls else None
+        self._relay = FrameRelay(self._frames.adopt, self._credentials) if self._has_tls else None
         self.add_owner(DENSE_OWNER, Owner(self.dense.gate, self.dense.applied))
         self._begin_keeping()
         self.coordinator = self._make_coordinator() if index == 0 else None
         """Coordinator of the job, on the first server only (the home server); None on the others."""
-        self._threads = ThreadPoolExecutor(_CONTROL_THREADS, thread_name_prefix="parameter-server")
         self._control = self._make_control()
         self._closed = False
         try:
@@ -192,7 +193,6 @@ class PsServer:
             self.close(0.0)
             raise
         self._control.start()
-        self._limit.watch(split_address(self.address)[1])
         if options.host != _LOOPBACK and not self._credentials.knows_callers:
             _log.warning(
                 "%s %d on %s requires no token: any client that reaches it can train", _SUBJECT, index, self.address
@@ -203,8 +203,9 @@ class PsServer:
 
     @property
     def frame_address(self) -> str:
-        """Address of the batches, ``host:port``; with TLS it is reachable on this machine only."""
-        return concat_ip_and_port(_LOOPBACK if self._has_tls else self.address.rpartition(":")[0], self._frames.port)
+        """Address of the batches, ``host:port``; with TLS but without OpenSSL it is reachable on this machine only."""
+        host = _LOOPBACK if self._is_tunneled else self.address.rpartition(":")[0]
+        return concat_ip_and_port(host, self._frames.port)
 
     @property
     def life(self) -> int:
@@ -262,19 +263,17 @@ class PsServer:
         if self._closed:
             return
         self._closed = True
-        self._limit.close()
         seconds = self._drain_seconds if drain_seconds is None else drain_seconds
         self._service.end_benchmarks()
-        stopped = self._control.stop(seconds)
+        self._control.stop(seconds)
         if self.coordinator is not None:
             self.coordinator.close()
         self._service.visitors.close()  # ends the liveness streams of clients, or the stop would wait for them
         self._frames.stop(seconds)
         if self._relay is not None:
             self._relay.close()
-        stopped.wait()
+        self._control.close(seconds)
         self._keeping.close()
-        self._threads.shutdown()
         self._service.close()
 
     def __enter__(self) -> Self:
@@ -314,6 +313,10 @@ class PsServer:
     def _has_tls(self) -> bool:
         return self._credentials.tls_certificate is not None
 
+    @property
+    def _is_tunneled(self) -> bool:
+        return self._has_tls and self._frame_tls is None
+
     def _handler(self, words: bytes) -> FrameHandler:
         purpose = words.partition(b"\n")[0]
         handler = self.handlers.get(purpose)
@@ -324,11 +327,12 @@ class PsServer:
 
     def _start_frames(self) -> FrameServer:
         return FrameServer(
-            host=_LOOPBACK if self._has_tls else self.options.host,
+            host=_LOOPBACK if self._is_tunneled else self.options.host,
             port=self.options.frame_port,
             token=self.options.token or "",
             num_threads=self.options.num_threads or os.cpu_count() or 1,
             handler=self,
+            tls=self._frame_tls,
         )
 
     def _begin_keeping(self) -> None:
@@ -349,36 +353,29 @@ class PsServer:
         self.add_recovered_part("coordinator", coordinator.dump, coordinator.load)
         return coordinator
 
-    def _make_control(self) -> Any:
-        options = [
-            ("grpc.so_reuseport", 0),  # or two servers could share one port, and calls would reach either
-            ("grpc.max_receive_message_length", MESSAGE_BYTES),
-            ("grpc.max_send_message_length", MESSAGE_BYTES),
-            # Detects clients that are cut off without a close, and releases their resources.
-            ("grpc.keepalive_time_ms", _KEEP_ALIVE_MS),
-            ("grpc.keepalive_timeout_ms", _KEEP_ALIVE_MS),
-            ("grpc.http2.min_ping_interval_without_data_ms", _KEEP_ALIVE_MS // 2),
-            ("grpc.http2.max_pings_without_data", 0),
-        ]
+    def _make_control(self) -> RpcServer:
         handlers = [_control_handler(self._service, self._credentials)]
-        self._limit = ConnectionLimit(self._credentials)
         if self.coordinator is not None:
             handlers.append(self.coordinator.handler(self._credentials))
         if self._relay is not None:
             handlers.append(self._relay.handler())
-        return import_grpc().server(self._threads, handlers=handlers, interceptors=[self._limit], options=options)
+        options = [
+            *keep_alive(),  # releases the resources of clients that are cut off
+            ("grpc.http2.min_ping_interval_without_data_ms", _LEAST_PING_MS),
+            ("grpc.http2.max_pings_without_data", 0),
+        ]
+        return RpcServer(
+            handlers,
+            self._credentials,
+            name=_SUBJECT,
+            num_threads=_CONTROL_THREADS,
+            message_bytes=MESSAGE_BYTES,
+            options=options,
+        )
 
     def _bind(self) -> str:
         host = self.options.host
-        address = concat_ip_and_port(host, self.options.port)
-        secure = self._credentials.grpc_credentials()
-        try:
-            if secure is None:
-                port = self._control.add_insecure_port(address)
-            else:
-                port = self._control.add_secure_port(address, secure)
-        except RuntimeError as error:
-            raise UnavailableError(f"{_SUBJECT}: cannot listen on {address}; is the port taken? ({error})") from error
+        port = self._control.listen(concat_ip_and_port(host, self.options.port))
         return concat_ip_and_port(get_local_ip() if host in EVERY_INTERFACE else host, port)
 
 

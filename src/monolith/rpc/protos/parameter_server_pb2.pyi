@@ -25,7 +25,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("index", "num_ps", "version", "wire_version", "life", "frame_port", "frames_inside", "stores", "stands_by", "was_recovered", "failure")
+    __slots__ = ("index", "num_ps", "version", "wire_version", "life", "frame_port", "frames_inside", "stores", "stands_by", "was_recovered", "frames_tls", "failure")
     INDEX_FIELD_NUMBER: _ClassVar[int]
     NUM_PS_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +36,7 @@ class DescribeResponse(_message.Message):
     STORES_FIELD_NUMBER: _ClassVar[int]
     STANDS_BY_FIELD_NUMBER: _ClassVar[int]
     WAS_RECOVERED_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_TLS_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     index: int
     num_ps: int
@@ -47,8 +48,9 @@ class DescribeResponse(_message.Message):
     stores: _containers.RepeatedScalarFieldContainer[str]
     stands_by: bool
     was_recovered: bool
+    frames_tls: bool
     failure: Failure
-    def __init__(self, index: _Optional[int] = ..., num_ps: _Optional[int] = ..., version: _Optional[str] = ..., wire_version: _Optional[int] = ..., life: _Optional[int] = ..., frame_port: _Optional[int] = ..., frames_inside: _Optional[bool] = ..., stores: _Optional[_Iterable[str]] = ..., stands_by: _Optional[bool] = ..., was_recovered: _Optional[bool] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
+    def __init__(self, index: _Optional[int] = ..., num_ps: _Optional[int] = ..., version: _Optional[str] = ..., wire_version: _Optional[int] = ..., life: _Optional[int] = ..., frame_port: _Optional[int] = ..., frames_inside: _Optional[bool] = ..., stores: _Optional[_Iterable[str]] = ..., stands_by: _Optional[bool] = ..., was_recovered: _Optional[bool] = ..., frames_tls: _Optional[bool] = ..., failure: _Optional[_Union[Failure, _Mapping]] = ...) -> None: ...
 
 class TakePlaceRequest(_message.Message):
     __slots__ = ("index", "num_ps")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import time
-from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +17,10 @@ import torch
 from google.protobuf.message import DecodeError
 from torch import Tensor
 
-from monolith.errors import InvalidArgumentError, UnavailableError
+from monolith.cluster import concat_ip_and_port
+from monolith.errors import InvalidArgumentError
 from monolith.export import DEFAULT_SIGNATURE
-from monolith.rpc import ConnectionLimit, load_grpc
+from monolith.rpc import RpcServer, Status, UnaryMethod, keep_alive, load_grpc, unary_handler
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.protos.tensor_pb2 import DT_STRING
 from monolith.serving.request import VALUES, values_of_texts
@@ -39,9 +39,7 @@ from monolith.serving.wire_methods import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from google.protobuf.message import Message
+    from collections.abc import Mapping
 
     from monolith.data import TextColumn
     from monolith.export import Signature
@@ -132,44 +130,34 @@ class GrpcService:
         return messages.GetModelStatusResponse(model_version_status=statuses)
 
 
-def service_handlers(grpc: Any, service: GrpcService, credentials: ServerCredentials) -> list[Any]:
+def service_handlers(service: GrpcService, credentials: ServerCredentials) -> list[Any]:
     """Returns the services for gRPC; requests are passed as bytes, so that overload is rejected before decoding."""
     behaviors = {
         (PREDICTION_SERVICE, "Predict"): service.predict,
         (PREDICTION_SERVICE, "GetModelMetadata"): service.get_model_metadata,
         (MODEL_SERVICE, "GetModelStatus"): service.get_model_status,
     }
-    codes = {code.value[0]: code for code in grpc.StatusCode}
-
-    def guarded(serve: Callable[[bytes, Any], Message]) -> Callable[[bytes, Any], Message]:
-        def answer(data: bytes, context: Any) -> Message:
-            if not credentials.accepts(context.invocation_metadata()):
-                context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token is wrong or missing")
-            try:
-                return serve(data, context)
-            except Exception as error:  # noqa: BLE001 - any error becomes a status with a message
-                refusal = refusal_of(error)
-            if refusal.retry_after_seconds is not None:
-                pushback = str(math.ceil(refusal.retry_after_seconds * 1e3))
-                context.set_trailing_metadata((("grpc-retry-pushback-ms", pushback),))
-            context.abort(codes[refusal.code], refusal.sentence)
-            raise AssertionError("abort raises")
-
-        return answer
-
     return [
-        grpc.method_handlers_generic_handler(
+        unary_handler(
             shown,
             {
-                method: grpc.unary_unary_rpc_method_handler(
-                    guarded(behaviors[name, method]), None, wire.response.SerializeToString
-                )
+                method: UnaryMethod(behaviors[name, method], None, wire.response.SerializeToString)
                 for method, wire in methods.items()
             },
+            credentials,
+            status=_status_of,
         )
         for name, methods in METHODS.items()
         for shown in (name, OWN_NAMES[name])
     ]
+
+
+def _status_of(_: str, error: Exception) -> Status:
+    refusal = refusal_of(error)
+    if refusal.retry_after_seconds is None:
+        return Status(refusal.code, refusal.sentence)
+    pushback = str(math.ceil(refusal.retry_after_seconds * 1e3))
+    return Status(refusal.code, refusal.sentence, (("grpc-retry-pushback-ms", pushback),))
 
 
 def _given_id(context: Any) -> str | None:
@@ -281,29 +269,25 @@ class GrpcFront:
     """
 
     def __init__(self, core: RequestDispatcher, options: ServerConfig) -> None:
-        grpc = load_grpc(who="the server", extra="serving")
+        load_grpc(who="the server", extra="serving")
         limits, credentials = options.limits, options.credentials()
         self._drain_seconds = options.drain_seconds
-        self._threads = ThreadPoolExecutor(limits.concurrent_rpcs, thread_name_prefix="grpc")
-        self._limit = ConnectionLimit(credentials)
-        self._server = grpc.server(
-            self._threads,
-            interceptors=[self._limit],
-            maximum_concurrent_rpcs=limits.concurrent_rpcs,
+        self._server = RpcServer(
+            service_handlers(GrpcService(core), credentials),
+            credentials,
+            name="grpc",
+            num_threads=limits.concurrent_rpcs,
+            max_calls=limits.concurrent_rpcs,
             options=[
                 ("grpc.max_receive_message_length", limits.body_bytes),
                 ("grpc.max_send_message_length", -1),
-                ("grpc.so_reuseport", 0),
-                ("grpc.keepalive_time_ms", _KEEP_ALIVE_MS),
-                ("grpc.keepalive_timeout_ms", int(limits.write_seconds * 1e3)),
+                *keep_alive(int(limits.write_seconds * 1e3), every_ms=_KEEP_ALIVE_MS),
             ],
         )
-        self._server.add_generic_rpc_handlers(service_handlers(grpc, GrpcService(core), credentials))
-        self._health = add_health(self._server, core.why_not_ready)
-        self.port = self._bind(options)
+        self._health = add_health(self._server.grpc_server, core.why_not_ready)
+        self.port = self._server.listen(concat_ip_and_port(options.host, options.grpc_port or 0))
         """Port of the server."""
         self._server.start()
-        self._limit.watch(self.port)
 
     def show_ending(self) -> None:
         """Sets the health status to NOT_SERVING."""
@@ -312,20 +296,4 @@ class GrpcFront:
     def close(self) -> None:
         """Rejects new calls, drains running ones, and stops the server."""
         self._health.enter_graceful_shutdown()
-        self._server.stop(self._drain_seconds).wait()
-        self._threads.shutdown()
-        self._limit.close()
-
-    def _bind(self, options: ServerConfig) -> int:
-        host = f"[{options.host}]" if ":" in options.host else options.host
-        address = f"{host}:{options.grpc_port}"
-        secure = options.credentials().grpc_credentials()
-        try:
-            add = self._server.add_insecure_port if secure is None else self._server.add_secure_port
-            port = int(add(address) if secure is None else add(address, secure))
-        except RuntimeError:
-            port = 0
-        if port == 0:
-            self._threads.shutdown()
-            raise UnavailableError(f"cannot listen on {address}; choose another port, or 0")
-        return port
+        self._server.close(self._drain_seconds)

@@ -6,17 +6,14 @@ import json
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monolith.errors import CancelledError, FailedPreconditionError, InternalError
-from monolith.rpc import ClientCredentials, error_of, import_serving_grpc
+from monolith.errors import CancelledError, DeadlineExceededError, FailedPreconditionError, InternalError
+from monolith.rpc import ClientCredentials, error_of, keep_alive, load_grpc, open_channel
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.shards.shard_server import LIFE_KEY, MESSAGE_BYTES, SPARSE_KEY
 from monolith.serving.wire_methods import METHODS, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-
-_KEEP_ALIVE_MS = 10_000
 
 
 class ShardAnswer(NamedTuple):
@@ -52,13 +49,14 @@ class ShardCall:
         Raises:
             OpError: the error of the shard, or the shard does not respond.
         """
-        grpc = import_serving_grpc()
+        grpc = load_grpc()
         who = f"shard at {self.address}"
         try:
             response = self._future.result()
             metadata = {key: value for key, value in self._future.trailing_metadata() or () if isinstance(value, str)}
         except grpc.RpcError as error:
-            raise error_of(error, who=who, timeout_seconds=self._timeout_seconds) from error
+            late = f"{who}: no answer within {self._timeout_seconds:g} s"
+            raise error_of(error, prefix=f"{who}: ", texts={DeadlineExceededError: late}) from error
         except grpc.FutureCancelledError as error:
             raise CancelledError(f"{who}: the call was cancelled") from error
         try:
@@ -135,22 +133,9 @@ class ShardChannels:
             return self._open[address][1][method]
 
     def _connected(self, address: str) -> tuple[Any, dict[str, Any]]:
-        grpc = import_serving_grpc()
-        options = [
-            ("grpc.enable_http_proxy", 0),  # a web proxy cannot reach a shard
-            ("grpc.use_local_subchannel_pool", 1),
-            ("grpc.max_receive_message_length", MESSAGE_BYTES),
-            ("grpc.max_send_message_length", MESSAGE_BYTES),
-            ("grpc.keepalive_time_ms", _KEEP_ALIVE_MS),  # detects silently dropped connections
-            ("grpc.keepalive_timeout_ms", _KEEP_ALIVE_MS),
-            ("grpc.initial_reconnect_backoff_ms", 50),
-            ("grpc.max_reconnect_backoff_ms", 1000),
-        ]
-        secure = self._credentials.grpc_credentials()
-        if secure is None:
-            channel = grpc.insecure_channel(address, options)
-        else:
-            channel = grpc.secure_channel(address, secure, options)
+        load_grpc(who="serving", extra="serving")
+        # Detects silently dropped connections.
+        channel = open_channel(address, self._credentials, message_bytes=MESSAGE_BYTES, options=keep_alive())
         stubs = {
             name: channel.unary_unary(
                 path_of(service, name),

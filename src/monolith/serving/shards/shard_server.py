@@ -10,13 +10,12 @@ import json
 import logging
 import secrets
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from monolith.cluster import concat_ip_and_port, split_address
+from monolith.cluster import concat_ip_and_port
 from monolith.config import Config, config, require_positive
 from monolith.errors import InternalError, InvalidArgumentError, NotFoundError, OpError, UnavailableError
-from monolith.rpc import ConnectionLimit, ServerCredentials, answered, import_serving_grpc
+from monolith.rpc import RpcServer, ServerCredentials, UnaryMethod, load_grpc, unary_handler
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.shards.shard_number import shard_model
 from monolith.serving.tensor_messages import message_of, value_of
@@ -90,12 +89,10 @@ class ShardServer:
         self._is_ending = False
         self.life = secrets.token_hex(8)
         """Incarnation of this process's rows."""
-        self._credentials = settings.credentials or ServerCredentials()
-        self._threads = ThreadPoolExecutor(settings.threads, thread_name_prefix="monolith-shard")
-        self._limit = ConnectionLimit(self._credentials)
-        self._server = self._built(settings.threads)
-        self._health = add_health(self._server, self.why_not_ready)
-        self.address = self._bound(settings.host, settings.port)
+        self._server = self._built(settings.credentials or ServerCredentials(), settings.threads)
+        self._health = add_health(self._server.grpc_server, self.why_not_ready)
+        port = self._server.listen(concat_ip_and_port(settings.host, settings.port))
+        self.address = concat_ip_and_port(settings.host, port)
         """Address of the server, ``host:port``."""
 
     @property
@@ -114,7 +111,6 @@ class ShardServer:
     def start(self) -> None:
         """Starts serving."""
         self._server.start()
-        self._limit.watch(split_address(self.address)[1])
         _log.info("shard %s serves %s rows on %s", self.model, self.tables.num_rows, self.address)
 
     def show_ending(self) -> None:
@@ -124,14 +120,12 @@ class ShardServer:
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
         """Waits until the server stops, or for the given time; returns whether it is still serving."""
-        return bool(self._server.wait_for_termination(timeout_seconds))
+        return bool(self._server.grpc_server.wait_for_termination(timeout_seconds))
 
     def close(self, grace_seconds: float = GRACE_SECONDS) -> None:
         """Rejects new requests, and waits up to `grace_seconds` for those in flight. Idempotent."""
         self.show_ending()
-        self._server.stop(grace_seconds).wait()
-        self._threads.shutdown()
-        self._limit.close()
+        self._server.close(grace_seconds)
 
     def __enter__(self) -> Self:
         self.start()
@@ -198,47 +192,32 @@ class ShardServer:
 
     # Internals
 
-    def _built(self, threads: int) -> Any:
-        grpc = import_serving_grpc()
+    def _built(self, credentials: ServerCredentials, threads: int) -> RpcServer:
+        load_grpc(who="serving", extra="serving")
         calls: dict[str, dict[str, Callable[[Any, Any], Any]]] = {
             PREDICTION_SERVICE: {"Predict": self._predict},
             MODEL_SERVICE: {"GetModelStatus": self._status},
         }
         handlers = [
-            grpc.method_handlers_generic_handler(
+            unary_handler(
                 service,
                 {
-                    name: grpc.unary_unary_rpc_method_handler(
-                        answered(serve, self._credentials),
+                    name: UnaryMethod(
+                        serve,
                         METHODS[service][name].request.FromString,
                         METHODS[service][name].response.SerializeToString,
                     )
                     for name, serve in methods.items()
                 },
+                credentials,
             )
             for service, methods in calls.items()
         ]
-        options = [
-            ("grpc.so_reuseport", 0),  # otherwise two servers may share one port, and calls reach either
-            ("grpc.max_receive_message_length", MESSAGE_BYTES),
-            ("grpc.max_send_message_length", MESSAGE_BYTES),
-        ]
-        return grpc.server(
-            self._threads,
-            handlers=handlers,
-            interceptors=[self._limit],
-            options=options,
-            maximum_concurrent_rpcs=64 * threads,
+        return RpcServer(
+            handlers,
+            credentials,
+            name="shard",
+            num_threads=threads,
+            message_bytes=MESSAGE_BYTES,
+            max_calls=64 * threads,
         )
-
-    def _bound(self, host: str, port: int) -> str:
-        address = concat_ip_and_port(host, port)
-        secure = self._credentials.grpc_credentials()
-        try:
-            if secure is None:
-                got = self._server.add_insecure_port(address)
-            else:
-                got = self._server.add_secure_port(address, secure)
-        except RuntimeError as error:
-            raise UnavailableError(f"shard: cannot listen on {address}; is the port taken? ({error})") from error
-        return concat_ip_and_port(host, got)
