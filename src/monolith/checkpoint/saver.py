@@ -12,7 +12,6 @@ from monolith.checkpoint._descriptions import count_rows, info_name, model_meta
 from monolith.checkpoint.best import BEST, read_best
 from monolith.checkpoint.catalog import Catalog, SavedCheckpoint, prefix_of, require_path
 from monolith.checkpoint.cut import StateCut, encode_state, take_cut
-from monolith.checkpoint.folder import FolderPath, open_folder
 from monolith.checkpoint.model_dir_lock import GenerationClaim, ModelDirLock
 from monolith.checkpoint.options import SaverConfig
 from monolith.checkpoint.restore.adapting import ALL_PARTS, Parts
@@ -31,14 +30,14 @@ from monolith.errors import (
     OpError,
     UnavailableError,
 )
-from monolith.files import local_path
+from monolith.files import StoragePath, local_path, open_storage
 from monolith.tables.snapshot import end_of_save
 
 if TYPE_CHECKING:
-    from monolith.checkpoint.folder import Folder
     from monolith.checkpoint.manifest import Manifest
     from monolith.checkpoint.options import RestoreConfig
     from monolith.checkpoint.train_state import TrainState
+    from monolith.files import Storage
 
 
 logger = logging.getLogger(__name__)
@@ -68,11 +67,11 @@ class Saver:
     """
 
     @keywords_of(SaverConfig)
-    def __init__(self, model_dir: FolderPath, options: SaverConfig) -> None:
+    def __init__(self, model_dir: StoragePath, options: SaverConfig) -> None:
         self._wanted = wanted = options
         if not wanted.basename or "/" in wanted.basename:
             raise InvalidArgumentError(f"Saver: basename must be the name of a file, got {wanted.basename!r}")
-        self._folder: Folder = open_folder(model_dir)
+        self._folder: Storage = open_storage(model_dir)
         self._catalog = Catalog(self._folder, wanted.basename)
         retention = Retention(
             max_to_keep=wanted.max_to_keep, keep_every_hours=wanted.keep_every_hours, now=wanted.clock.now()

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from monolith.checkpoint.folder import FolderPath
     from monolith.checkpoint.remote_dense import RemoteDense
     from monolith.checkpoint.train_state import TrainState
+    from monolith.files import StoragePath
 
 EVERYWHERE_ELSE = ""
 """The device of everything below no module of the device map; always restored."""
@@ -210,7 +210,7 @@ class PartialRecoverySaver(Saver):
     """
 
     @keywords_of(PartialRecoveryConfig)
-    def __init__(self, model_dir: FolderPath, options: PartialRecoveryConfig) -> None:
+    def __init__(self, model_dir: StoragePath, options: PartialRecoveryConfig) -> None:
         super().__init__(model_dir, **options.of_saver())
         self._ps_monitor = options.ps_monitor
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from monolith.checkpoint._dense_cut import bring_here, require_level, scatter_own, scatter_saved
 from monolith.checkpoint.catalog import SavedCheckpoint, read_manifest
-from monolith.checkpoint.folder import open_folder
 from monolith.checkpoint.restore.adapting import ALL_PARTS, Keeps, Parts, adapt, keep_nothing
 from monolith.checkpoint.restore.store_restore import StoreRestore
 from monolith.checkpoint.snapshots import snapshots_of
@@ -22,6 +21,7 @@ from monolith.checkpoint.train_state import WHOLE_MODEL, RestoredFrom
 from monolith.checkpoint.value_tree import decode
 from monolith.closing import Closing
 from monolith.errors import FailedPreconditionError
+from monolith.files import open_storage
 from monolith.nn.embeddings import EXTRA_STATE
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class LoadedCheckpoint(Closing):
     def __init__(self, path: str, stores: Mapping[str, Store], parts: Parts = ALL_PARTS) -> None:
         self.path = path
         self.manifest = read_manifest(path)
-        self._folder = open_folder(split_path(path)[0])
+        self._folder = open_storage(split_path(path)[0])
         self._prepared: list[StoreRestore] = []
         rows: Mapping[str, RestoredRows] = stores if parts.rows is None else parts.rows
         with ExitStack() as undone, ThreadPoolExecutor(1, "monolith-checkpoint-read") as beside:

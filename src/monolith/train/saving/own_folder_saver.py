@@ -17,14 +17,13 @@ from monolith.checkpoint import (
     claimed_generation,
     folder_of_rank,
     id_of,
-    open_folder,
     read_manifest,
     split_path,
 )
 from monolith.checkpoint.restore import LoadedCheckpoint, Parts, Prepared
 from monolith.collective.sharded import OwnRows, own_cut, sharded_stores, stamps_from_plain, stamps_to_plain
 from monolith.errors import FailedPreconditionError, OpError
-from monolith.files import join
+from monolith.files import join, open_storage
 from monolith.tables import ALL_BUCKETS, OwnerClock
 from monolith.train._rank_words import RankAgreement
 from monolith.train.saving.rank_saver import RankSaver
@@ -89,7 +88,7 @@ class OwnFolderSaver(RankSaver):
     def source_of(self, from_dir: str) -> str:
         """Returns the directory of this rank in another model directory, or that itself if it has none for ranks."""
         own = _Place(from_dir, self._place.name).of(self._part.rank)
-        return own if Catalog(open_folder(own), self._wanted.basename).newest_first() else from_dir
+        return own if Catalog(open_storage(own), self._wanted.basename).newest_first() else from_dir
 
     @property
     def _writes_dense(self) -> bool:
@@ -173,7 +172,7 @@ class OwnFolderSaver(RankSaver):
         return super().restore(state, path, options=options)
 
     def _root_of_first(self) -> str:
-        return Catalog(open_folder(self._place.of(0)), self._wanted.basename).root
+        return Catalog(open_storage(self._place.of(0)), self._wanted.basename).root
 
     def _candidates(self) -> list[str]:
         """Returns the checkpoints that all ranks have; if none has any, those of the model directory."""
@@ -184,7 +183,7 @@ class OwnFolderSaver(RankSaver):
             return list(own.values())
 
         of_ranks: list[list[list[Any]]] = self._words.run_on_all("the checkpoints of ranks", look)
-        merged = Catalog(open_folder(self._place.model_dir), self._wanted.basename)
+        merged = Catalog(open_storage(self._place.model_dir), self._wanted.basename)
         others: list[str] = self._words.broadcast("the checkpoints of all ranks", merged.newest_first)
         if not any(of_ranks):
             return others
