@@ -52,7 +52,7 @@ StoragePath = str | os.PathLike[str]
 PIECE_BYTES = 4 << 20
 """Bytes read, written and summed at a time."""
 _SMALL_BYTES = 1 << 30
-"""Largest file that `read` accepts by default: manifests, states and marks."""
+"""Largest local file that `read` accepts by default: manifests, states and marks."""
 _READING_THREADS = min(8, 2 * (os.cpu_count() or 1))
 """While one thread waits for the disk, another sums."""
 
@@ -87,12 +87,12 @@ class Storage(Protocol):
         """Returns the bytes of a file."""
         ...
 
-    def read(self, name: str, *, most_bytes: int = _SMALL_BYTES) -> bytes:
+    def read(self, name: str, *, most_bytes: int | None = None) -> bytes:
         """Reads a small file in full.
 
         Raises:
             NotFoundError: there is no such file.
-            DataLossError: it is larger than `most_bytes`.
+            DataLossError: it is larger than `most_bytes`; on this machine by default than 1 GiB.
         """
         ...
 
@@ -236,10 +236,10 @@ class LocalStorage:
         with named_errors(self.place(name), "read"):
             return (self._folder / name).stat().st_size
 
-    def read(self, name: str, *, most_bytes: int = _SMALL_BYTES) -> bytes:
+    def read(self, name: str, *, most_bytes: int | None = None) -> bytes:
         """Reads a small file in full."""
         with named_errors(self.place(name), "read"):
-            return read_regular_file(self.place(name), most_bytes=most_bytes)
+            return read_regular_file(self.place(name), most_bytes=_SMALL_BYTES if most_bytes is None else most_bytes)
 
     def read_summed(self, name: str, target: NDArray[np.uint8]) -> list[int]:
         """Fills the array by several threads."""
@@ -379,11 +379,13 @@ class RemoteStorage:
         with named_errors(self.place(name), "read"):
             return int(self._filesystem.size(self._at(name)))
 
-    def read(self, name: str, *, most_bytes: int = _SMALL_BYTES) -> bytes:
+    def read(self, name: str, *, most_bytes: int | None = None) -> bytes:
         """Reads a small file in full."""
         with named_errors(self.place(name), "read"):
-            data = bytes(self._filesystem.cat_file(self._at(name), end=most_bytes + 1))
-        if len(data) > most_bytes:
+            # Without a limit no range is requested: some object stores have none of an empty object.
+            limit = {} if most_bytes is None else {"end": most_bytes + 1}
+            data = bytes(self._filesystem.cat_file(self._at(name), **limit))
+        if most_bytes is not None and len(data) > most_bytes:
             raise DataLossError(f"file '{self.place(name)}': more than the {most_bytes} bytes expected at most")
         return data
 
