@@ -12,7 +12,8 @@ from monolith import _core
 from monolith.checkpoint.catalog import manifest_of
 from monolith.checkpoint.manifest import SUFFIX, CheckpointFile, Manifest, TablesEntry
 from monolith.checkpoint.tensor_file import FileSum, sum_of, write_tensors
-from monolith.errors import NotFoundError, OpError
+from monolith.errors import OpError
+from monolith.files import may_hold
 from monolith.tables import fnv1a_64
 from monolith.tables.snapshot import MANIFEST_NAME, save_cut
 
@@ -63,23 +64,13 @@ def write_checkpoint(
         folder.replace(name, text)
     except BaseException as error:
         cut.release()
-        if text and _may_hold(folder, name, text):
+        if text and may_hold(folder, name, text):
             logger.warning("checkpoint '%s' is in place and stays, although its save failed: %r", name, error)
         elif writing is not None:
             writing.undo()
         raise
     writing.clean_up(manifest)
     return manifest
-
-
-def _may_hold(folder: Storage, name: str, text: bytes) -> bool:
-    """Returns whether a file may have this text; an error or interrupt of the write leaves that open."""
-    try:
-        return folder.read(name) == text
-    except NotFoundError:
-        return False
-    except OpError:
-        return True
 
 
 class _Writing:

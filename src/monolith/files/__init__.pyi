@@ -30,6 +30,7 @@ from .storage import Storage as Storage
 from .storage import StoragePath as StoragePath
 from .storage import TemporaryFile as TemporaryFile
 from .storage import begin_file as begin_file
+from .storage import may_hold as may_hold
 from .storage import open_storage as open_storage
 from .storage import replaced_file as replaced_file
 from .storage import storage_of as storage_of

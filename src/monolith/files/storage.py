@@ -37,7 +37,7 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.spec import AbstractFileSystem
 
 from monolith import _core
-from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
+from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
 from monolith.files.local_files import named_errors, read_regular_file
 from monolith.files.locks import FileLock, try_lock
 from monolith.files.paths import basename, dirname, join, local_path, refuse_special_file
@@ -196,6 +196,16 @@ def storage_of(path: StoragePath) -> tuple[Storage, str]:
     """Returns the folder of a file, and the file's name in it."""
     text = os.fspath(path)
     return open_storage(dirname(text) or "."), basename(text)
+
+
+def may_hold(storage: Storage, name: str, data: bytes) -> bool:
+    """Returns whether a file may have these bytes; an error or interrupt of `replace` leaves that open."""
+    try:
+        return storage.read(name) == data
+    except NotFoundError:
+        return False
+    except OpError:
+        return True
 
 
 class LocalStorage:
@@ -416,6 +426,18 @@ class RemoteStorage:
         with named_errors(self.place(name), "written"), _Upload(self._filesystem, self._at(name)) as upload:
             self._filesystem.put_file(str(source), upload.path)
             upload.commit()
+
+    def fetch(self, name: str, target: Path) -> None:
+        """Copies a file to this machine.
+
+        Raises:
+            NotFoundError: there is no such file.
+        """
+        with named_errors(self.place(name), "read"):
+            try:
+                self._filesystem.get_file(self._at(name), str(target))
+            except FileNotFoundError as error:
+                raise NotFoundError(f"file '{self.place(name)}': is missing") from error
 
     def begin(self, name: str) -> _Upload:
         """Returns an upload."""
