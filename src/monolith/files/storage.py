@@ -96,6 +96,14 @@ class Storage(Protocol):
         """
         ...
 
+    def read_start(self, name: str, count: int) -> bytes:
+        """Reads the first bytes of a file.
+
+        Raises:
+            NotFoundError: there is no such file.
+        """
+        ...
+
     def read_summed(self, name: str, target: NDArray[np.uint8]) -> list[int]:
         """Fills the array from the start of a file; returns the CRC-32C of each `PIECE_BYTES`, the last may be short.
 
@@ -251,6 +259,11 @@ class LocalStorage:
         with named_errors(self.place(name), "read"):
             return read_regular_file(self.place(name), most_bytes=_SMALL_BYTES if most_bytes is None else most_bytes)
 
+    def read_start(self, name: str, count: int) -> bytes:
+        """Reads the first bytes of a file."""
+        with named_errors(self.place(name), "read"), (self._folder / name).open("rb") as file:
+            return file.read(count)
+
     def read_summed(self, name: str, target: NDArray[np.uint8]) -> list[int]:
         """Fills the array by several threads."""
         return _core.read_summed(self.place(name), target, piece_bytes=PIECE_BYTES, threads=_READING_THREADS)
@@ -398,6 +411,11 @@ class RemoteStorage:
         if most_bytes is not None and len(data) > most_bytes:
             raise DataLossError(f"file '{self.place(name)}': more than the {most_bytes} bytes expected at most")
         return data
+
+    def read_start(self, name: str, count: int) -> bytes:
+        """Reads the first bytes of a file."""
+        with named_errors(self.place(name), "read"):
+            return bytes(self._filesystem.cat_file(self._at(name), 0, count))
 
     def read_summed(self, name: str, target: NDArray[np.uint8]) -> list[int]:
         """Fills the array piece by piece."""
