@@ -103,7 +103,7 @@ class ExportFolder:
         """Removes the version, the manifest first."""
         self._storage.remove(MANIFEST)
         if self._storage.is_there():
-            self._storage.sync()  # a manifest that comes back after a power loss would name missing files
+            self._storage.sync()  # a power loss must not restore the manifest alone: it would name missing files
             self._storage.remove("")
 
     def _read(self, name: str, most_bytes: int) -> bytes:

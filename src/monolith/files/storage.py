@@ -1,9 +1,9 @@
-"""Storage: a folder of files, on this machine or on any other fsspec file system. All whole files are written by it.
+"""Storage: a folder of files, on this machine or on any other fsspec file system. All complete files are written by it.
 
-**Whole or not at all.** `replace`, `put`, `begin` and `create` write a file under ``<name>.<8 hex digits>.tmp`` in the
+**Complete or not at all.** `replace`, `put`, `begin` and `create` write a file under ``<name>.<8 hex digits>.tmp`` in the
 same folder, and rename it: a reader sees the old file or the new one, and after an error or a crash the old one stays.
-A temporary file is locked while it is written, so `remove_abandoned` tells those of killed processes from the others.
-`write` is for files that no reader looks for until something else names them, such as a manifest.
+A temporary file is locked while it is written, so `remove_abandoned` finds those of killed processes. `write` is for
+files that no reader opens until something else names them, such as a manifest.
 
 **Durable.** On this machine bytes are synced before a file gets its name, and the folder after it: what these methods
 and `make` made survives a power loss once they have returned. `write` syncs the bytes only; a `sync` after the last of
@@ -11,7 +11,7 @@ several files makes their names durable. A removal may be undone by a power loss
 
 **Other file systems.** A file is durable once its write has returned, and `sync` does nothing. An object store
 replaces an object by one put, so no temporary object is made. A file system with a rename of its own, such as SFTP or
-HDFS, gets a temporary file; if it cannot rename over a file, readers find none for a moment. There are no locks.
+HDFS, gets a temporary file; if it cannot rename over a file, there is none for a short time. There are no locks.
 
 **A replaced writer.** A writer that must be the only one takes a lock where there are locks. In addition, and
 where there are none, it claims a generation above all others and checks before each commit that no higher one was
@@ -504,7 +504,7 @@ class RemoteStorage:
 
 
 class _Upload:
-    """A file on its way to another file system: an object, or a temporary file where files can be renamed.
+    """A file in flight to another file system: an object, or a temporary file where files can be renamed.
 
     What is written piece by piece is gathered on this machine, so that an upload that fails or stops has no effect.
     """
