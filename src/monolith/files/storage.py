@@ -1,6 +1,6 @@
-"""Storage: a folder of files, on this machine or on any other fsspec file system. All complete files are written by it.
+"""Storage: a folder of files, on this machine or on any other fsspec file system.
 
-**Complete or not at all.** `replace`, `put`, `begin` and `create` write a file under ``<name>.<8 hex digits>.tmp`` in the
+**Complete or not at all.** `replace`, `put`, `begin` and `create` write a file as ``<name>.<8 hex digits>.tmp`` in the
 same folder, and rename it: a reader sees the old file or the new one, and after an error or a crash the old one stays.
 A temporary file is locked while it is written, so `remove_abandoned` finds those of killed processes. `write` is for
 files that no reader opens until something else names them, such as a manifest.
