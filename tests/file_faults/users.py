@@ -81,6 +81,17 @@ def _write_export(folder: Path, version: int) -> None:
     export.publish(manifest)
 
 
+def _write_dense_export(folder: Path) -> None:
+    export = ExportFolder(str(folder / "1"))
+    files = {"weights.safetensors": export.write("weights.safetensors", b"weights")}
+    export.publish(ExportManifest(name="m", version=1, kind="dense", created=0, step=1, torch="2", files=files))
+
+
+def _dense_exports(folder: Path) -> list[bytes]:
+    exports = [ExportFolder(str(folder / str(version))) for version in versions_in(str(folder))]
+    return [HeldFolder.of(export).files["weights.safetensors"] for export in exports]
+
+
 def _add_export(folder: Path) -> None:
     records = ExportRecords(str(folder))
     _write_export(folder, 2)
@@ -228,6 +239,7 @@ USERS = {
         read=lambda folder: list(read_examples(folder / "file")),
     ),
     "export": User(prepare=_first_export, write=_add_export, read=_exports),
+    "export without rows": User(write=_write_dense_export, read=_dense_exports),
     "item cache": User(
         prepare=lambda folder: _write_item_cache(folder, 1), write=lambda folder: _write_item_cache(folder, 2),
         read=_item_cache,
