@@ -10,13 +10,13 @@ import pytest
 
 from checkpoint.runs import Run, contents
 from monolith.checkpoint import Saver
-from monolith.checkpoint.folder import LocalFolder
 from monolith.checkpoint.inspection import reshard
 from monolith.errors import OpError
 from monolith.files import named_errors
+from monolith.files.storage import LocalStorage
 
 
-class FailingBehindTheRename(LocalFolder):
+class FailingBehindTheRename(LocalStorage):
     """A folder whose sync fails once when the manifest of a new checkpoint has just got its name."""
 
     def __init__(self, folder: Path, prefix: str, failure: BaseException) -> None:
@@ -122,7 +122,7 @@ def test_a_temporary_file_of_a_dead_writer_goes_and_that_of_a_living_one_stays(t
     (tmp_path / "theirs.tmp").touch()
     seen: list[list[str]] = []
 
-    class Slow(LocalFolder):
+    class Slow(LocalStorage):
         def write(self, name: str, pieces: object, *, past_cache: bool = False) -> None:
             with Saver(tmp_path) as saver:  # another process, as far as locks go
                 saver.begin()
@@ -159,7 +159,7 @@ def test_every_file_of_a_copy_is_synced_before_its_manifest(
 
 
 def test_a_write_that_fails_leaves_no_temporary_file(tmp_path: Path) -> None:
-    class Full(LocalFolder):
+    class Full(LocalStorage):
         def write(self, name: str, pieces: object, *, past_cache: bool = False) -> None:
             with named_errors(self.place(name), "written"):
                 raise OSError(errno.ENOSPC, "No space left on device")

@@ -12,9 +12,9 @@ import pytest
 from checkpoint.runs import Run, contents
 from monolith import _core
 from monolith.checkpoint import Saver
-from monolith.checkpoint.folder import RemoteFolder
 from monolith.errors import UnavailableError
 from monolith.files import named_errors, read_regular_file
+from monolith.files.storage import RemoteStorage
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def break_file(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
             raise UnavailableError(f"file '{path}': reading failed: Input/output error")
         return read_summed(path, *arguments, **options)
 
-    monkeypatch.setattr("monolith.checkpoint.folder.read_regular_file", failing)
+    monkeypatch.setattr("monolith.files.storage.read_regular_file", failing)
     monkeypatch.setattr(Path, "exists", failing_stat)
     monkeypatch.setattr(_core, "read_summed", failing_sum)
 
@@ -93,14 +93,14 @@ def test_an_outage_of_a_remote_store_is_no_reason_to_lose_work(run: Run, monkeyp
         saver.save(run.state)
         run.step()
         saver.save(run.state)
-    read = RemoteFolder.read_summed
+    read = RemoteStorage.read_summed
 
-    def failing(self: RemoteFolder, name: str, target: Any) -> list[int]:
+    def failing(self: RemoteStorage, name: str, target: Any) -> list[int]:
         if name == "model.ckpt-4.safetensors":
             with named_errors(self.place(name), "read"):
                 raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
         return read(self, name, target)
 
-    monkeypatch.setattr(RemoteFolder, "read_summed", failing)
+    monkeypatch.setattr(RemoteStorage, "read_summed", failing)
     with pytest.raises(UnavailableError, match=r"model\.ckpt-4\.safetensors.*Connection reset"):
         Saver("memory://outage/model").restore(Run(seed=9).state)

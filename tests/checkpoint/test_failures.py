@@ -24,7 +24,6 @@ import pytest
 from checkpoint.runs import Run, contents
 from checkpoint.zygote import Zygote
 from monolith.checkpoint import ModelDirLock, SavedCheckpoint, Saver, TrainState
-from monolith.checkpoint.folder import LocalFolder
 from monolith.checkpoint.model_dir_lock import GENERATION, LOCK
 from monolith.checkpoint.restore.restoring import restore_all
 from monolith.errors import (
@@ -39,6 +38,7 @@ from monolith.errors import (
     UnavailableError,
 )
 from monolith.files import named_errors
+from monolith.files.storage import LocalStorage
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_a_full_disk(tiny_disk: Path, run: Run) -> None:
     assert resumed_step(tiny_disk) == 4
 
 
-class Refusing(LocalFolder):
+class Refusing(LocalStorage):
     """A folder on which nothing can be written."""
 
     def write(self, name: str, pieces: Iterable[memoryview | bytes], *, past_cache: bool = False) -> None:
@@ -313,13 +313,13 @@ KILLED = textwrap.dedent("""
     import os, signal
     from checkpoint.runs import Run
     from monolith.checkpoint import Saver
-    from monolith.checkpoint.folder import LocalFolder
+    from monolith.files.storage import LocalStorage
 
     folder, at, number = arguments
     countdown = int(number)
 
     def deadly(name):
-        original = getattr(LocalFolder, name)
+        original = getattr(LocalStorage, name)
         def call(self, *args, **options):
             global countdown
             if name == at:
@@ -336,7 +336,7 @@ KILLED = textwrap.dedent("""
         print(saver.generation, flush=True)
         run.steps(1)
         for name in ("write", "replace", "sync", "remove"):
-            setattr(LocalFolder, name, deadly(name))
+            setattr(LocalStorage, name, deadly(name))
         saver.save(run.state, background=True)
         saver.wait()
 """)

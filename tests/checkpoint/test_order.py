@@ -11,9 +11,9 @@ from torch import nn
 
 from monolith.checkpoint import Saver, TrainState
 from monolith.checkpoint.catalog import Catalog
-from monolith.checkpoint.folder import LocalFolder, open_folder
 from monolith.checkpoint.model_dir_lock import GENERATION, GenerationClaim
 from monolith.errors import FailedPreconditionError, ResourceExhaustedError
+from monolith.files.storage import LocalStorage, open_storage
 
 
 def state_at(step: int) -> TrainState:
@@ -27,7 +27,7 @@ def save(folder: Path, *steps: int) -> None:
 
 
 def order(folder: Path) -> list[int]:
-    paths = Catalog(open_folder(folder), "model.ckpt").newest_first()
+    paths = Catalog(open_storage(folder), "model.ckpt").newest_first()
     return [int(path.rpartition("-")[2]) for path in paths]
 
 
@@ -98,7 +98,7 @@ def test_two_runs_that_claimed_the_same_generation_do_not_both_commit(
     tmp_path: Path, theirs: int, *, is_refused: bool
 ) -> None:
     """On a store without locks two can read the same number at once; the one that wrote last has it."""
-    claim = GenerationClaim(open_folder(tmp_path), above=0)
+    claim = GenerationClaim(open_storage(tmp_path), above=0)
     assert claim.generation == 1
     claim.require()
     other = {"generation": theirs, "host": "elsewhere", "pid": 7, "since": "now"}
@@ -114,9 +114,9 @@ def test_two_runs_that_claimed_the_same_generation_do_not_both_commit(
 def test_an_old_one_goes_only_when_both_text_files_are_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing_name: str
 ) -> None:
-    replace = LocalFolder.replace
+    replace = LocalStorage.replace
 
-    def failing(self: LocalFolder, name: str, data: bytes) -> None:
+    def failing(self: LocalStorage, name: str, data: bytes) -> None:
         if name == failing_name:
             raise ResourceExhaustedError("no space")
         replace(self, name, data)
@@ -124,7 +124,7 @@ def test_an_old_one_goes_only_when_both_text_files_are_written(
     with Saver(tmp_path, max_to_keep=1) as saver:
         saver.save(state_at(1))
         with monkeypatch.context() as patched:
-            patched.setattr(LocalFolder, "replace", failing)
+            patched.setattr(LocalStorage, "replace", failing)
             with pytest.raises(ResourceExhaustedError):
                 saver.save(state_at(2))
         assert {path.name for path in tmp_path.glob("*.manifest")} == {"model.ckpt-1.manifest", "model.ckpt-2.manifest"}

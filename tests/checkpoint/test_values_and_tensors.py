@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from checkpoint.runs import Run
 from monolith.checkpoint import Manifest, Saver
-from monolith.checkpoint.folder import PIECE_BYTES, LocalFolder
 from monolith.checkpoint.tensor_file import FileSum, read_tensors, sum_of, write_tensors
 from monolith.checkpoint.value_tree import TreeEncoder, decode
 from monolith.errors import DataLossError, InvalidArgumentError
+from monolith.files.storage import PIECE_BYTES, LocalStorage
 from monolith.testing import FakeClock
 
 plain = st.recursive(
@@ -104,7 +104,7 @@ ALL = {
 
 
 def test_our_files_are_read_by_the_safetensors_package_and_its_by_us(tmp_path: Path) -> None:
-    folder = LocalFolder(tmp_path)
+    folder = LocalStorage(tmp_path)
     total = write_tensors(folder, "ours", ALL)
     theirs = safetensors.torch.load_file(tmp_path / "ours")
     assert theirs.keys() == ALL.keys()
@@ -121,9 +121,9 @@ def test_our_files_are_read_by_the_safetensors_package_and_its_by_us(tmp_path: P
 
 def test_large_tensors_pass_in_pieces(tmp_path: Path) -> None:
     tensors = {"a": torch.randn(PIECE_BYTES // 4 + 7), "b": torch.arange(PIECE_BYTES // 2, dtype=torch.int64)}
-    total = write_tensors(LocalFolder(tmp_path), "file", tensors)
+    total = write_tensors(LocalStorage(tmp_path), "file", tensors)
     assert total == sum_of((tmp_path / "file").read_bytes())
-    back = read_tensors(LocalFolder(tmp_path), "file", total)
+    back = read_tensors(LocalStorage(tmp_path), "file", total)
     assert all(torch.equal(back[name], tensors[name]) for name in tensors)
 
 
@@ -155,14 +155,14 @@ def test_a_file_that_is_no_safetensors_is_refused(tmp_path: Path, header: bytes)
     data = len(header).to_bytes(8, "little") + header + b"\0\0\0\0"
     (tmp_path / "file").write_bytes(data)
     with pytest.raises(DataLossError, match=r"/file': not a safetensors file"):
-        read_tensors(LocalFolder(tmp_path), "file", sum_of(data))
+        read_tensors(LocalStorage(tmp_path), "file", sum_of(data))
 
 
 def test_sparse_and_quantised_tensors_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgumentError, match=r"'a' .*sparse_coo.* cannot be saved"):
-        write_tensors(LocalFolder(tmp_path), "file", {"a": torch.zeros(2).to_sparse()})
+        write_tensors(LocalStorage(tmp_path), "file", {"a": torch.zeros(2).to_sparse()})
     with pytest.raises(InvalidArgumentError, match=r"complex128.* cannot be saved"):
-        write_tensors(LocalFolder(tmp_path), "file", {"a": torch.zeros(2, dtype=torch.complex128)})
+        write_tensors(LocalStorage(tmp_path), "file", {"a": torch.zeros(2, dtype=torch.complex128)})
     assert not list(tmp_path.iterdir())
 
 

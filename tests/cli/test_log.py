@@ -15,8 +15,8 @@ import torch
 from monolith.cli import main
 from monolith.deltalog import DeltaLog, rows_part
 from monolith.deltalog.publish.store_publisher import Trained
+from monolith.files import LocalStorage
 from monolith.online import DeltaPublisher, Follower
-from monolith.online.joiner.state import PartitionLock
 from monolith.tables import LocalStore, Segment, TableConfig, TableGroup, compressors, row_optimizers
 
 PART = rows_part()
@@ -261,8 +261,8 @@ def test_what_a_killed_compaction_has_left_goes_with_the_next_one(
     (left / "0000.rows").write_bytes(b"half of it")
     other = place / "bases" / f"{PART}-0123abcd"  # of a publisher, who may be writing it now
     other.mkdir()
-    lock = PartitionLock(str(place / "bases" / "compact.lock"))
-    assert lock.acquire()
+    lock = LocalStorage(place / "bases").lock("compact.lock")
+    assert lock is not None
     assert main(["log", "compact", str(place)]) != 0
     assert "another compaction is in progress" in capsys.readouterr().err
     assert left.exists(), "it may be the one that is under way"

@@ -14,13 +14,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from checkpoint.runs import Run
 from monolith.checkpoint import ModelDirLock, Saver
-from monolith.checkpoint.folder import open_folder
 from monolith.checkpoint.inspection import SavedState, resolve
 from monolith.cli import main
 from monolith.data import text_ids
 from monolith.deltalog.publish import erasing
 from monolith.deltalog.publish.erasing import erase_from_checkpoint
 from monolith.errors import UnavailableError
+from monolith.files.storage import open_storage
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_a_failed_erase_leaves_a_complete_checkpoint(
 ) -> None:
     path = str(model_dir / "model.ckpt-6")
     ids = restored(model_dir).model.emb.vectors("item")[0][:5]
-    folder_class = type(open_folder(model_dir))
+    folder_class = type(open_storage(model_dir))
     with monkeypatch.context() as broken:
         if call == "write_blocks":
             broken.setattr(erasing, call, _failing)

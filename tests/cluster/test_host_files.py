@@ -9,6 +9,7 @@ import fsspec
 import pytest
 
 from monolith.cluster.discovery import HostServiceDiscovery
+from monolith.errors import StorageFullError
 from monolith.files import text_files
 
 
@@ -74,8 +75,8 @@ def test_a_write_that_fails_leaves_the_old_text_and_nothing_else(
     def no_space(*args: object, **options: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(fsspec.implementations.local.LocalFileSystem, "mv", no_space)
-    with pytest.raises(OSError, match="No space left"):
+    monkeypatch.setattr(Path, "replace", no_space)
+    with pytest.raises(StorageFullError, match="No space left"):
         text_files.write_text(path, "new")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     assert text_files.read_text(path) == "old"

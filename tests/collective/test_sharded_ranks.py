@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from monolith.tables import BatchStamp, LocalStore, Segment, TableConfig, Update
 from monolith.tables.history import Cut, OwnerClock, SnapshotWriteConfig, WrittenRows
 from monolith.tables.local.cut import LocalCut
 from monolith.tables.row_optimizers import Adagrad, Sgd
-from monolith.tables.snapshot.files import commit, make_folder
+from monolith.tables.snapshot.location import open_destination
 from monolith.tables.snapshot.manifest import FileEntry, SnapshotManifest, TableEntry
 from monolith.tables.store import Store
 
@@ -318,10 +319,11 @@ def test_files_of_two_ranks_are_restored_by_any_number(size: int, tmp_path: Path
         with worker.store.cut() as cut:
             written = cut.write(str(folder), SnapshotWriteConfig(snapshot_id=7))
             if rank.rank == 0:
-                commit(folder, manifest_of(worker.store, cut, written))
+                with closing(open_destination(folder, 0)) as destination:
+                    destination.publish(manifest_of(worker.store, cut, written))
         return list(written.files)
 
-    make_folder(folder)
+    folder.mkdir()
     first, second = run_ranks(2, write)
     assert first == second
     assert sum(file.rows for file in first) == len(ALL)

@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deltalog.increments import PART, increment, opening
-from monolith import _core
 from monolith.deltalog import Claim, Replay, Tail, Transport
 from monolith.deltalog.transports import file_lineage, file_segments, file_tail, file_transport
 from monolith.errors import AbortedError, UnavailableError
+from monolith.files import LocalStorage
 
 SEGMENT_BYTES = 400
 """Two records."""
@@ -205,7 +205,7 @@ def interrupt_at_files(patch: pytest.MonkeyPatch, turns: Turns) -> None:
     interrupted(file_transport.FileTransport, "_claimed")
     patch.setattr(os, "fdatasync", lambda _: turns.point())
     patch.setattr(time, "sleep", lambda _: turns.point())
-    patch.setattr(_core, "sync_directory", lambda _: turns.point())
+    patch.setattr(LocalStorage, "sync", lambda _: turns.point())
 
 
 def lay(folder: Path, *generations: list[tuple[int, int | None]]) -> None:

@@ -8,7 +8,9 @@ import threading
 import time
 from pathlib import Path
 
+import fsspec
 import pytest
+from fsspec.spec import AbstractFileSystem
 
 from deltalog.increments import PART, increment
 from monolith.deltalog import Base, DeltaLog, GapError, IncrementKind, PartReader, PartWriter
@@ -323,11 +325,13 @@ def test_a_base_that_is_none_is_named(log: DeltaLog) -> None:
 
 
 def test_a_store_of_objects_that_cannot_fence_is_refused() -> None:
-    class Plain:
-        """A driver that would look first and write then."""
+    class Plain(AbstractFileSystem):  # type: ignore[misc]
+        """A driver that would check first and then write."""
 
-    transport = ObjectTransport("memory://plain")
-    transport.files = Plain()
+        protocol = "plain"
+
+    fsspec.register_implementation("plain", Plain, clobber=True)
+    transport = ObjectTransport("plain://log")
     with pytest.raises(UnimplementedError, match="cannot create an object only if it does not exist"):
         transport.open(PART, lambda _: b"")
 

@@ -52,6 +52,9 @@ class Disk:
         elif change.kind == "r":
             target, new_name = self._place(change.data.decode())
             target.names[new_name] = parent.names.pop(name)
+        elif change.kind == "l":
+            target, new_name = self._place(change.data.decode())
+            target.names[new_name] = parent.names[name]
         else:
             self._change_file(parent.names[name] if name else parent, change)
 

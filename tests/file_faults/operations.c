@@ -184,6 +184,9 @@ int ftruncate64(int descriptor, off64_t size) {
 NAMES(rename, "rename", 'r', (const char* from, const char* to), (from, to), from, to)
 NAMES(renameat, "rename", 'r', (int a, const char* from, int b, const char* to), (a, from, b, to),
       path_at(a, from, first), path_at(b, to, second))
+NAMES(link, "link", 'l', (const char* from, const char* to), (from, to), from, to)
+NAMES(linkat, "link", 'l', (int a, const char* from, int b, const char* to, int flags), (a, from, b, to, flags),
+      path_at(a, from, first), path_at(b, to, second))
 NAMES(unlink, "unlink", 'u', (const char* name), (name), name, "")
 NAMES(unlinkat, "unlink", 'u', (int at, const char* name, int flags), (at, name, flags), path_at(at, name, first), "")
 NAMES(rmdir, "unlink", 'u', (const char* name), (name), name, "")

@@ -49,7 +49,7 @@ class Change:
 
     kind: str
     """c: a file was made; t: cut to `offset` bytes; w: `data` written at `offset`; s: synced; r: renamed to `data`;
-    u: removed; m: a folder was made."""
+    l: linked to `data`; u: removed; m: a folder was made."""
     path: str
     offset: int
     data: bytes

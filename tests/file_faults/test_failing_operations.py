@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 
 from file_faults.operations import preload
+from file_faults.users import USERS, prepare_all
 
 PROCESS = Path(__file__).with_name("process.py")
+USER_PROCESS = Path(__file__).with_name("user_process.py")
 
 
-def run_process(library: Path, *arguments: str) -> Any:
+def run_process(library: Path, *arguments: str, process: Path = PROCESS) -> Any:
     done = subprocess.run(
-        [sys.executable, str(PROCESS), str(library), *arguments],
+        [sys.executable, str(process), str(library), *arguments],
         env=preload(library),
         capture_output=True,
         text=True,
@@ -57,3 +59,15 @@ def test_a_restore_that_fails_anywhere_takes_the_one_before_or_leaves_the_run_as
     found = run_process(library, "restore", str(quick_folder / "model"), kind)
     assert found["problems"] == []
     assert found["operations"] > 25
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["EIO", "ENOSPC", "interrupt"])
+def test_a_write_that_fails_anywhere_leaves_the_old_files_or_the_new_ones(
+    library: Path, quick_folder: Path, kind: str
+) -> None:
+    prepare_all(quick_folder)
+    found = run_process(library, "fail", str(quick_folder), kind, process=USER_PROCESS)
+    assert {name: result["problems"] for name, result in found.items() if result["problems"]} == {}
+    assert {name for name, result in found.items() if result["operations"] < 4} == set()
+    assert found.keys() == USERS.keys()

@@ -5,25 +5,21 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from file_faults import durable_writers
 from file_faults.disk import Disk, fates, write_tree
-from file_faults.durable_writers import make_inputs
 from file_faults.operations import Change, preload, read_record
 from file_faults.scenarios import FIRST_STEPS, SCENARIOS
 from file_faults.small_run import SmallRun, contents
+from file_faults.users import USERS, prepare_all
 from monolith.checkpoint import Saver
-from monolith.deltalog import DeltaLog
 from monolith.errors import OpError
-from monolith.ps.recovery.record_folder import RecordFolder
-from online.joiner.joins import FolderJoin
 
 PROCESS = Path(__file__).with_name("process.py")
+USER_PROCESS = Path(__file__).with_name("user_process.py")
 
 
 def record(library: Path, scenario: str, folder: Path) -> list[Change]:
@@ -80,30 +76,55 @@ def test_what_survives_a_power_loss_restores(library: Path, quick_folder: Path, 
     assert len(tried) > 50
 
 
+@pytest.fixture(scope="module")
+def recorded_writes(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A prepared folder for each user of storage, and a record of what its write changes there."""
+    place, copy = tmp_path_factory.mktemp("users"), tmp_path_factory.mktemp("copy")
+    prepare_all(place)
+    shutil.copytree(place, copy, dirs_exist_ok=True)
+    subprocess.run(
+        [sys.executable, str(USER_PROCESS), str(library), "record", str(place)], env=preload(library), check=True
+    )
+    for name in USERS:
+        shutil.rmtree(place / name)
+        (copy / name).rename(place / name)
+    return place
+
+
 @pytest.mark.slow
-def test_what_a_log_a_recovery_record_and_a_joiner_acknowledged_survives_a_power_loss(
-    library: Path, quick_folder: Path
+@pytest.mark.parametrize("name", USERS)
+def test_what_a_user_of_storage_wrote_survives_a_power_loss(
+    recorded_writes: Path, quick_folder: Path, name: str
 ) -> None:
-    folder, lost = quick_folder / "written", quick_folder / "lost"
-    folder.mkdir()
-    make_inputs(folder)
-    disk = Disk(folder)
-    script = [sys.executable, str(Path(durable_writers.__file__)), str(library), str(folder), str(quick_folder / "rec")]
-    subprocess.run(script, env=preload(library), check=True)
-    for change in read_record(quick_folder / "rec"):
+    user, folder, lost = USERS[name], recorded_writes / name, quick_folder / "lost"
+
+    def state(tree: dict[str, bytes | None]) -> Any:
+        write_tree(tree, lost)
+        try:
+            return user.read(lost)
+        except (OpError, OSError, AssertionError, ValueError, IndexError) as failure:
+            return repr(failure)
+        finally:
+            shutil.rmtree(lost)
+
+    disk, tried = Disk(folder), {}
+    before = state(disk.after_power_loss(lambda: True))
+    changes = read_record(folder.with_suffix(".record"))
+    whole = Disk(folder)
+    for change in changes:
+        whole.apply(change)
+    after = state(whole.after_power_loss(lambda: True))
+    for number, change in enumerate(changes):
         disk.apply(change)
-    write_tree(disk.after_power_loss(lambda: False), lost)
-    for name in durable_writers.LOGS:
-        with DeltaLog(lost / name) as log, log.open_reader(durable_writers.PART) as reader:
-            assert [each.number for each in reader] == list(range(durable_writers.INCREMENTS + 1))
-    assert RecordFolder(str(lost / "claimed"), 0, 1).is_claimed_by(durable_writers.WRITER)
-    record = RecordFolder(str(lost / "recovery"), 0, 1)
-    assert [file.meta.number for file in record.found()] == [1]
-    with closing(FolderJoin(lost / "join").partition()) as partition:
-        partition.open()
-        assert partition.counts.impressions == durable_writers.IMPRESSIONS
-        sent = len(FolderJoin(lost / "join").examples())
-        assert sent == partition.counts.positives > 0
+        for choose in fates(number):
+            tree = disk.after_power_loss(choose)
+            key = hash(tuple(tree.items()))
+            if key not in tried:
+                tried[key] = state(tree)
+            assert user.is_between(before, tried[key], after), (number, change.kind, change.path, tried[key])
+    everything_lost = disk.after_power_loss(lambda: False)
+    assert tried[hash(tuple(everything_lost.items()))] == after, "a write that returned is safe"
+    assert len(tried) > 2
 
 
 class TestTheDisk:
@@ -139,6 +160,11 @@ class TestTheDisk:
 
     def test_what_is_cut_and_written_again_is_as_it_was(self, folder: Path) -> None:
         assert self.lost(folder, ("t", "old", 0, b""), ("w", "old", 0, b"ne")) == {"old": b"old"}
+
+    def test_a_link_is_lost_without_its_folder_synced(self, folder: Path) -> None:
+        linked = ("l", "old", 0, f"{folder}/second".encode())
+        assert self.lost(folder, linked) == {"old": b"old"}
+        assert self.lost(folder, linked, ("s", "", 0, b"")) == {"old": b"old", "second": b"old"}
 
     def test_a_folder_persists_once_its_parent_was_synced(self, folder: Path) -> None:
         made = [("m", "sub", 0, b""), ("c", "sub/file", 0, b""), ("s", "sub", 0, b"")]

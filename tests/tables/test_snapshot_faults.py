@@ -17,7 +17,6 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from monolith import _core
 from monolith.errors import (
     DataLossError,
     FailedPreconditionError,
@@ -25,6 +24,7 @@ from monolith.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
+from monolith.files import LocalStorage
 from monolith.tables import HashTable
 from monolith.tables.snapshot import read_manifest, restore, save, verify
 from monolith.tables.snapshot.manifest import MANIFEST_NAME
@@ -65,7 +65,7 @@ def test_a_manifest_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> Non
     save(table.store, tmp_path, extra="before")
     before = sorted(path.name for path in tmp_path.iterdir())
     # an empty table's file is 80 bytes, its manifest several hundred
-    with largest_file(100), pytest.raises(ResourceExhaustedError, match=r"manifest\.json\.tmp': writing failed"):
+    with largest_file(100), pytest.raises(ResourceExhaustedError, match=r"manifest\.json.*': cannot be written"):
         save(table.store, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert read_manifest(tmp_path).extra == "before"
@@ -208,19 +208,20 @@ def test_a_file_url_is_a_local_folder(tmp_path: Path) -> None:
 def test_names_of_files_are_durable_before_the_manifest_names_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[tuple[str, str]] = []
+    calls: list[str] = []
 
     def record(name: str) -> None:
-        call = getattr(_core, name)
+        call = getattr(LocalStorage, name)
 
-        def recorded(path: str, *content: bytes) -> None:
-            calls.append((name, path))
-            call(path, *content)
+        def recorded(storage: LocalStorage, *arguments: object) -> None:
+            calls.append(f"{name} {storage.place(str(arguments[0]) if arguments else '')}")
+            call(storage, *arguments)
 
-        monkeypatch.setattr(_core, name, recorded)
+        monkeypatch.setattr(LocalStorage, name, recorded)
 
-    record("sync_directory")
-    record("commit_file")
+    record("sync")
+    record("replace")
     save(trained_group(100).store, tmp_path)
-    manifest = calls.index(("commit_file", str(tmp_path / MANIFEST_NAME)))
-    assert ("sync_directory", str(tmp_path)) in calls[:manifest]
+    manifest = calls.index(f"replace {tmp_path / MANIFEST_NAME}")
+    assert f"sync {tmp_path}" in calls[:manifest]
+    assert f"sync {tmp_path}" in calls[manifest:]

@@ -17,11 +17,11 @@ import torch
 import monolith as ml
 from monolith import cli, collective, environment
 from monolith.checkpoint import Manifest, writing
-from monolith.checkpoint.folder import open_folder
 from monolith.checkpoint.model_dir_lock import GenerationClaim
 from monolith.checkpoint.restore import restoring
 from monolith.data import JsonLinesDataset
 from monolith.errors import DataLossError, OpError, ResourceExhaustedError
+from monolith.files.storage import open_storage
 from monolith.hook import Hook, StepContext
 from monolith.train import (
     DistributedCpuTrainingConfig,
@@ -54,7 +54,7 @@ def case_apart(folder: Path) -> Any:
     """In two pieces; evaluated by what all have saved."""
     first = apart(folder, max_steps=3, save_checkpoints_steps=1, checkpoints_max_to_keep=2)
     if collective.rank() == 1:  # a run that died before its first checkpoint, and that rank 0 has not begun
-        GenerationClaim(open_folder(str(own_folder(folder))), above=0)
+        GenerationClaim(open_storage(str(own_folder(folder))), above=0)
     trainer = apart(folder, save_checkpoints_steps=1, checkpoints_max_to_keep=2)
     return [first.global_step, trainer.global_step, trainer.evaluate(steps=1)["global_step"]]
 

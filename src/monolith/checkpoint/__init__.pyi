@@ -14,7 +14,6 @@ from .catalog import saved_tables as saved_tables
 from .cut import StateCut as StateCut
 from .cut import StoreCut as StoreCut
 from .cut import take_cut as take_cut
-from .folder import open_folder as open_folder
 from .inspection import SavedState as SavedState
 from .inspection import get_nas_weight_json as get_nas_weight_json
 from .inspection import list_checkpoints as list_checkpoints

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from monolith.checkpoint.folder import Folder
     from monolith.checkpoint.manifest import Manifest
     from monolith.checkpoint.train_state import TrainState
+    from monolith.files import Storage
 
 
 META_VERSION = 1
@@ -67,7 +67,7 @@ def info_name(step: int) -> str:
     return f"ckpt.info-{step}"
 
 
-def count_rows(folder: Folder, manifest: Manifest) -> bytes:
+def count_rows(folder: Storage, manifest: Manifest) -> bytes:
     """Returns the text of that file: rows by number and name of the slot. Reads ids only, and only of shared tables."""
     info = CkptInfo()
     for store, tables in manifest.tables.items():

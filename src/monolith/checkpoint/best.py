@@ -13,14 +13,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from monolith.checkpoint.catalog import full_local_path
-from monolith.checkpoint.folder import FolderPath, open_folder
 from monolith.checkpoint.state_files import checkpoint_exists, full_path, split_path
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
+from monolith.files import StoragePath, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monolith.checkpoint.folder import Folder
+    from monolith.files import Storage
 
 BEST = "best"
 """The name by which the best checkpoint is restored."""
@@ -40,17 +40,17 @@ class BestCheckpoint:
     value: float
 
 
-def best_checkpoint(model_dir: FolderPath) -> BestCheckpoint | None:
+def best_checkpoint(model_dir: StoragePath) -> BestCheckpoint | None:
     """Returns the best one of a model directory; None if `keep_best` has named none.
 
     Raises:
         DataLossError: the file that names it is damaged.
     """
-    return read_best(open_folder(model_dir))
+    return read_best(open_storage(model_dir))
 
 
 def keep_best(
-    model_dir: FolderPath,
+    model_dir: StoragePath,
     values: Mapping[str, float],
     *,
     checkpoint: str,
@@ -77,7 +77,7 @@ def keep_best(
         raise InvalidArgumentError(f"keep_best: mode must be 'max' or 'min', got {mode!r}")
     if metric not in values:
         raise InvalidArgumentError(f"keep_best: metric {metric!r} is not among the values, which are {sorted(values)}")
-    folder = open_folder(model_dir)
+    folder = open_storage(model_dir)
     best = BestCheckpoint(path=split_path(checkpoint)[1], metric=metric, mode=mode, value=float(values[metric]))
     former = read_best(folder)
     if not _is_better(best, former):
@@ -93,7 +93,7 @@ def keep_best(
     return replace(best, path=full)
 
 
-def read_best(folder: Folder) -> BestCheckpoint | None:
+def read_best(folder: Storage) -> BestCheckpoint | None:
     """Reads the best checkpoint of a folder, like `best_checkpoint`."""
     if not folder.exists(FILE):
         return None
@@ -116,5 +116,5 @@ def _is_better(candidate: BestCheckpoint, former: BestCheckpoint | None) -> bool
     return better or not checkpoint_exists(former.path)
 
 
-def _write(folder: Folder, best: BestCheckpoint) -> None:
+def _write(folder: Storage, best: BestCheckpoint) -> None:
     folder.replace(FILE, json.dumps(asdict(replace(best, path=split_path(best.path)[1]))).encode())

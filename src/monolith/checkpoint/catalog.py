@@ -7,17 +7,16 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from monolith.checkpoint.folder import open_folder
 from monolith.checkpoint.manifest import SUFFIX, Manifest
 from monolith.checkpoint.state_files import checkpoint_exists, read_checkpoint_state, split_path
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
-from monolith.files import local_path
+from monolith.files import local_path, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monolith.checkpoint.folder import Folder, FolderPath
     from monolith.checkpoint.protos.checkpoint_state_pb2 import CheckpointState
+    from monolith.files import Storage, StoragePath
 
 
 logger = logging.getLogger(__name__)
@@ -60,10 +59,10 @@ def read_manifest(path: str) -> Manifest:
         DataLossError: its manifest is damaged.
     """
     folder, prefix = split_path(path)
-    return manifest_of(open_folder(folder), prefix)
+    return manifest_of(open_storage(folder), prefix)
 
 
-def manifest_of(folder: Folder, prefix: str) -> Manifest:
+def manifest_of(folder: Storage, prefix: str) -> Manifest:
     """Reads the manifest of a checkpoint of a folder.
 
     Raises:
@@ -105,7 +104,7 @@ def full_local_path(path: str) -> str:
 class Catalog:
     """The checkpoints of one basename in one folder. One thread at a time; it only reads."""
 
-    def __init__(self, folder: Folder, basename: str, *, filename: str = "checkpoint") -> None:
+    def __init__(self, folder: Storage, basename: str, *, filename: str = "checkpoint") -> None:
         self.folder = folder
         """The folder."""
         self.basename = basename
@@ -205,18 +204,18 @@ class SavedTables:
     """Id of the snapshot of a store -> its folder."""
 
 
-def committed_names(model_dir: FolderPath) -> frozenset[str]:
+def committed_names(model_dir: StoragePath) -> frozenset[str]:
     """Returns names that change when a checkpoint is committed or removed: a cheap check for changes.
 
     Raises:
         OpError: the directory cannot be read.
     """
-    return frozenset(name for name in open_folder(model_dir).names() if name.endswith(SUFFIX))
+    return frozenset(name for name in open_storage(model_dir).names() if name.endswith(SUFFIX))
 
 
-def saved_tables(model_dir: FolderPath) -> list[SavedTables]:
+def saved_tables(model_dir: StoragePath) -> list[SavedTables]:
     """Returns the checkpoints with tables of a model directory, the newest first; skips those that cannot be read."""
-    folder = open_folder(model_dir)
+    folder = open_storage(model_dir)
     catalog = Catalog(folder, _BASENAME)
     checkpoints = []
     for path in catalog.newest_first():

@@ -11,7 +11,6 @@ import torch
 from monolith import _core
 from monolith.checkpoint.best import read_best
 from monolith.checkpoint.catalog import Catalog, full_local_path, read_manifest
-from monolith.checkpoint.folder import FolderPath, open_folder
 from monolith.checkpoint.manifest import SUFFIX, Manifest
 from monolith.checkpoint.protos.checkpoint_state_pb2 import CheckpointState
 from monolith.checkpoint.snapshots import newest_of_ranks
@@ -25,7 +24,7 @@ from monolith.checkpoint.state_files import (
 from monolith.checkpoint.tensor_file import FileSum, read_tensors, sum_of, write_tensors
 from monolith.checkpoint.writing import ASSETS, META, TENSORS
 from monolith.errors import AlreadyExistsError, DataLossError, InvalidArgumentError, NotFoundError
-from monolith.files import is_name
+from monolith.files import StoragePath, is_name, open_storage
 from monolith.observe.summaries import nas_weight_json
 from monolith.tables import TableSchema, has_explicit_bucket, ids_of_keys
 from monolith.tables.formats import BlockKind
@@ -57,13 +56,13 @@ class ListedCheckpoint:
     """Whether retention ignores it."""
 
 
-def list_checkpoints(model_dir: FolderPath, *, basename: str = "model.ckpt") -> list[ListedCheckpoint]:
+def list_checkpoints(model_dir: StoragePath, *, basename: str = "model.ckpt") -> list[ListedCheckpoint]:
     """Returns the checkpoints of a directory, by step. Raises if a manifest is damaged.
 
     Raises:
         NotFoundError: there is no such directory.
     """
-    folder = open_folder(model_dir)
+    folder = open_storage(model_dir)
     if not folder.is_there():
         raise NotFoundError(f"'{folder.path}': there is no such directory")
     catalog = Catalog(folder, basename)
@@ -101,7 +100,7 @@ def resolve(path: str, *, basename: str = "model.ckpt") -> str:
     full = full_local_path(path.removesuffix(SUFFIX).rstrip("/"))
     if checkpoint_exists(full):
         return full
-    for candidate in newest_of_ranks(Catalog(open_folder(full), basename)):
+    for candidate in newest_of_ranks(Catalog(open_storage(full), basename)):
         if checkpoint_exists(candidate):
             return candidate
     raise NotFoundError(f"'{path}': neither a checkpoint (no {SUFFIX[1:]} of that name) nor a directory with one")
@@ -113,7 +112,7 @@ class SavedState:
     def __init__(self, path: str) -> None:
         self.path = path
         root, self.prefix = split_path(path)
-        self.folder = open_folder(root)
+        self.folder = open_storage(root)
         self.manifest: Manifest = read_manifest(path)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -238,7 +237,7 @@ def _row_names(table: TableSchema, block: RowBlock) -> Iterator[tuple[int, int]]
     return zip(names[0].tolist(), names[1].tolist(), strict=True)
 
 
-def export(path: str, target: FolderPath) -> list[str]:
+def export(path: str, target: StoragePath) -> list[str]:
     """Writes what a checkpoint has learned as safetensors files: `weights`, and for each table ids, times and weights.
 
     Where slots share a table and take any int64 (the default), ids are as users gave them, and `slots` has their slots'
@@ -251,7 +250,7 @@ def export(path: str, target: FolderPath) -> list[str]:
         AlreadyExistsError: the target is not empty.
         InvalidArgumentError: a table holds compressed rows only, or its name cannot be that of a file.
     """
-    state, folder = SavedState(path), open_folder(target)
+    state, folder = SavedState(path), open_storage(target)
     if folder.names():
         raise AlreadyExistsError(f"'{folder.path}': export needs an empty or new folder")
     for table in (schema.name for store in state.manifest.tables for schema in state.schemas(store)):
@@ -292,7 +291,7 @@ def _id_columns(table: TableSchema, block: RowBlock) -> dict[str, Any]:
     return {"slots": split_keys.slots, "ids": split_keys.ids}
 
 
-def reshard(path: str, target: FolderPath, *, num_files: int) -> str:
+def reshard(path: str, target: StoragePath, *, num_files: int) -> str:
     """Copies a checkpoint to another directory with its tables in another number of bucket files.
 
     Restoring does not need it: any number of owners read any number of files. It helps where each should open few.
@@ -300,7 +299,7 @@ def reshard(path: str, target: FolderPath, *, num_files: int) -> str:
     Returns:
         The new prefix.
     """
-    state, folder = SavedState(path), open_folder(target)
+    state, folder = SavedState(path), open_storage(target)
     if folder.exists(f"{state.prefix}{SUFFIX}"):
         raise AlreadyExistsError(f"'{folder.place(state.prefix)}': there is a checkpoint already")
     state.verify()
@@ -328,10 +327,10 @@ def reshard(path: str, target: FolderPath, *, num_files: int) -> str:
     return path
 
 
-def _copied(state: SavedState, entry: CheckpointFile | None, name: str, target: FolderPath) -> CheckpointFile | None:
+def _copied(state: SavedState, entry: CheckpointFile | None, name: str, target: StoragePath) -> CheckpointFile | None:
     if entry is None:
         return None
-    open_folder(target).write(name, [state.folder.read(entry.name)])
+    open_storage(target).write(name, [state.folder.read(entry.name)])
     return replace(entry, name=name)
 
 

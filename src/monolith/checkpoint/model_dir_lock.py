@@ -6,27 +6,20 @@ to the lock, a run claims a *generation*, and commits nothing once another has c
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import json
 import logging
 import os
 import re
 import socket
 import time
-import weakref
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Self
 
-from monolith.checkpoint.folder import FolderPath, open_folder
-from monolith.errors import DataLossError, FailedPreconditionError, UnavailableError
-from monolith.files import canonical, local_path, named_errors
+from monolith.errors import DataLossError, FailedPreconditionError, OpError, UnavailableError
+from monolith.files import LocalStorage, StoragePath, canonical, open_storage
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from monolith.checkpoint.folder import Folder
+    from monolith.files import Storage
 
 LOCK = "monolith_chief.lock"
 GENERATION = "monolith_generation"
@@ -35,8 +28,6 @@ _NUMBER = re.compile(rb'\{\s*"generation":\s*(\d+),')
 _MOST_UNCOMMITTED = 1000
 """Assumed limit of runs that claim a directory without a commit between them."""
 _log = logging.getLogger(__name__)
-
-_NO_LOCKS = frozenset({errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS, errno.EINVAL})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,37 +59,28 @@ class ModelDirLock:
         OpError: the lock file cannot be opened or locked; names it.
     """
 
-    def __init__(self, model_dir: FolderPath) -> None:
-        self._descriptor = -1
-        folder = local_path(model_dir)
-        if folder is None:
-            return
-        open_folder(folder).make()
-        path = folder / LOCK
-        with named_errors(str(path), "opened"):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            if not _lock(descriptor, folder):
-                os.close(descriptor)
-                return
-            _write_holder(descriptor)
-            self._finalizer = weakref.finalize(self, _close, descriptor, os.getpid())
-        except BaseException:
-            os.close(descriptor)
-            raise
-        self._descriptor = descriptor
-        _HELD.add(self)
+    def __init__(self, model_dir: StoragePath) -> None:
+        storage = open_storage(model_dir)
+        if isinstance(storage, LocalStorage):
+            storage.make()
+        lock = storage.lock(LOCK)
+        if lock is None:
+            raise UnavailableError(
+                f"model directory '{storage.path}': in use by {_read_holder(storage)}; one chief may write to it at a"
+                " time: end that process, or choose another directory"
+            )
+        self._lock = lock
+        if lock.is_held:
+            lock.write(canonical(asdict(Holder.this_process())))
 
     @property
     def is_held(self) -> bool:
         """Whether this object holds the lock."""
-        return self._descriptor >= 0
+        return self._lock.is_held
 
     def release(self) -> None:
         """Releases the lock. Idempotent."""
-        if self._descriptor >= 0:
-            self._descriptor = -1
-            self._finalizer()
+        self._lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -107,62 +89,17 @@ class ModelDirLock:
         self.release()
 
 
-_HELD: weakref.WeakSet[ModelDirLock] = weakref.WeakSet()
-
-
-def _lock(descriptor: int, folder: Path) -> bool:
-    """Takes the lock; returns False where the file system has none."""
-    with named_errors(str(folder / LOCK), "locked"):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UnavailableError(
-                f"model directory '{folder}': in use by {_read_holder(descriptor)}; one chief may write to it at a"
-                " time: end that process, or choose another directory"
-            ) from error
-        except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            return False
-    return True
-
-
-def _close(descriptor: int, pid: int) -> None:
-    if os.getpid() == pid:  # a child has closed its copy already
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for a child that was forked just now
-            os.close(descriptor)
-
-
-def _drop_in_child() -> None:
-    """Closes the lock in a forked child, such as a data loader's worker, which must not keep it when the chief dies."""
-    for lock in list(_HELD):
-        descriptor, lock._descriptor = lock._descriptor, -1  # noqa: SLF001 - of this module
-        if descriptor >= 0:
-            with suppress(OSError):
-                os.close(descriptor)
-
-
-os.register_at_fork(after_in_child=_drop_in_child)
-
-
-def _read_holder(descriptor: int) -> str:
+def _read_holder(storage: Storage) -> str:
     try:
-        return str(Holder(**json.loads(os.pread(descriptor, 4096, 0))))
-    except (OSError, ValueError, TypeError):  # the lock was just taken, and its holder is not written yet
+        return str(Holder(**json.loads(storage.read(LOCK))))
+    except (OpError, ValueError, TypeError):  # the lock was just taken, and its holder is not written yet
         return "another process"
-
-
-def _write_holder(descriptor: int) -> None:
-    with suppress(OSError):  # a full disk: the lock itself does not depend on the text
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, canonical(asdict(Holder.this_process())), 0)
 
 
 class GenerationClaim:
     """The right to commit to a model directory, until another claims a higher generation."""
 
-    def __init__(self, folder: Folder, *, above: int) -> None:
+    def __init__(self, folder: Storage, *, above: int) -> None:
         self.generation = max(above, claimed_generation(folder, above=above)) + 1
         self._folder = folder
         self._holder = Holder.this_process()
@@ -185,7 +122,7 @@ class GenerationClaim:
             )
 
 
-def claimed_generation(folder: Folder, *, above: int) -> int:
+def claimed_generation(folder: Storage, *, above: int) -> int:
     """Returns the highest generation that was claimed; 0 if none ever was.
 
     A file that cannot be read was left by a crash: no other failure of a write leaves one. The next claim replaces it,
@@ -204,7 +141,7 @@ def claimed_generation(folder: Folder, *, above: int) -> int:
     return 0 if present is None else present[0]
 
 
-def read_generation(folder: Folder) -> tuple[int, Holder] | None:
+def read_generation(folder: Storage) -> tuple[int, Holder] | None:
     """Returns the highest generation that was claimed, and its holder; None if none ever was.
 
     Raises:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from torch.optim import Optimizer
 
 from monolith.checkpoint.catalog import Catalog, full_local_path, prefix_of
-from monolith.checkpoint.folder import FolderPath, open_folder
 from monolith.checkpoint.manifest import SUFFIX
 from monolith.checkpoint.options import RestoreConfig, SaverConfig
 from monolith.checkpoint.restore.restoring import restore_model, restore_without_dense
@@ -18,7 +17,7 @@ from monolith.checkpoint.saver import Saver
 from monolith.checkpoint.state_files import checkpoint_exists
 from monolith.checkpoint.train_state import TrainState
 from monolith.errors import InvalidArgumentError, NotFoundError
-from monolith.files import local_path
+from monolith.files import StoragePath, local_path, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,7 +32,7 @@ _ONLY_OPTIMIZER = "optimizer"
 
 
 def save(
-    model: nn.Module, path: FolderPath, *, optimizer: Optimizer | Mapping[str, Optimizer] | None = None
+    model: nn.Module, path: StoragePath, *, optimizer: Optimizer | Mapping[str, Optimizer] | None = None
 ) -> SavedCheckpoint:
     """Saves a model of any size with all its rows; a model saved there before stays intact until it is replaced.
 
@@ -57,7 +56,7 @@ def save(
     True
     """
     _require_folder(path)
-    foreign = [name for name in open_folder(path).names() if name.endswith(SUFFIX) and name != f"{_PREFIX}{SUFFIX}"]
+    foreign = [name for name in open_storage(path).names() if name.endswith(SUFFIX) and name != f"{_PREFIX}{SUFFIX}"]
     if foreign:
         raise InvalidArgumentError(
             f"save: '{path}' has the checkpoints of a run, such as {foreign[0]!r}; give the model a folder of its own"
@@ -68,7 +67,7 @@ def save(
 
 def load(
     model: nn.Module,
-    path: FolderPath,
+    path: StoragePath,
     *,
     optimizer: Optimizer | Mapping[str, Optimizer] | None = None,
     options: RestoreConfig | None = None,
@@ -107,7 +106,7 @@ def _state_of(model: nn.Module, optimizer: Optimizer | Mapping[str, Optimizer] |
     )
 
 
-def _require_folder(path: FolderPath) -> None:
+def _require_folder(path: StoragePath) -> None:
     local = local_path(path)
     if local is not None and local.exists() and not local.is_dir():
         raise InvalidArgumentError(
@@ -116,14 +115,14 @@ def _require_folder(path: FolderPath) -> None:
         )
 
 
-def _find(path: FolderPath) -> str:
+def _find(path: StoragePath) -> str:
     """Returns the full prefix of the checkpoint at a path."""
     full = full_local_path(str(path)).removesuffix(SUFFIX).rstrip("/")
     if checkpoint_exists(full):
         return full
     _require_folder(path)
     for basename in (_BASENAME, SaverConfig().basename):
-        prefixes = Catalog(open_folder(path), basename).newest_first()
+        prefixes = Catalog(open_storage(path), basename).newest_first()
         if prefixes:
             return prefixes[0]
     raise NotFoundError(f"load: '{path}' has no saved model; save one by ml.save(model, path)")

@@ -22,7 +22,7 @@ from monolith.errors import InvalidArgumentError, OpError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-    from monolith.checkpoint.folder import Folder
+    from monolith.files import Storage
 
 
 _HOUR = 3600.0
@@ -87,7 +87,7 @@ class Retention:
 class CheckpointRecords:
     """The records of a model directory about its checkpoints. One thread at a time."""
 
-    def __init__(self, folder: Folder, catalog: Catalog, retention: Retention) -> None:
+    def __init__(self, folder: Storage, catalog: Catalog, retention: Retention) -> None:
         self._folder = folder
         self._catalog = catalog
         self._retention = retention

@@ -12,7 +12,6 @@ from monolith.checkpoint._descriptions import count_rows, info_name, model_meta
 from monolith.checkpoint.best import BEST, read_best
 from monolith.checkpoint.catalog import Catalog, SavedCheckpoint, prefix_of, require_path
 from monolith.checkpoint.cut import StateCut, encode_state
-from monolith.checkpoint.folder import FolderPath, open_folder
 from monolith.checkpoint.model_dir_lock import GenerationClaim, ModelDirLock
 from monolith.checkpoint.options import SaverConfig
 from monolith.checkpoint.restore.restoring import require_readable, restore_all, restore_without_dense
@@ -31,14 +30,14 @@ from monolith.errors import (
     OpError,
     UnavailableError,
 )
-from monolith.files import join, local_path
+from monolith.files import StoragePath, join, local_path, open_storage
 
 if TYPE_CHECKING:
-    from monolith.checkpoint.folder import Folder
     from monolith.checkpoint.manifest import Manifest
     from monolith.checkpoint.options import RestoreConfig
     from monolith.checkpoint.restore.adapting import Parts
     from monolith.checkpoint.train_state import TrainState
+    from monolith.files import Storage
 
 
 logger = logging.getLogger(__name__)
@@ -69,12 +68,12 @@ class Saver:
     """
 
     @keywords_of(SaverConfig)
-    def __init__(self, model_dir: FolderPath, options: SaverConfig) -> None:
+    def __init__(self, model_dir: StoragePath, options: SaverConfig) -> None:
         self._options = options
         if not options.basename or "/" in options.basename:
             raise InvalidArgumentError(f"Saver: basename must be the name of a file, got {options.basename!r}")
         self._protocol = SaveProtocol() if options.protocol is None else options.protocol
-        self._folder: Folder = open_folder(model_dir)
+        self._folder: Storage = open_storage(model_dir)
         self._catalog = Catalog(self._folder, options.basename)
         retention = Retention(
             max_to_keep=options.max_to_keep, keep_every_hours=options.keep_every_hours, now=options.clock.now()

@@ -9,19 +9,18 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from monolith import _core
 from monolith.checkpoint.catalog import Catalog, read_manifest
-from monolith.checkpoint.folder import open_folder
 from monolith.checkpoint.state_files import split_path
 from monolith.errors import DataLossError, FailedPreconditionError, FileUnavailableError, NotFoundError, OpError
-from monolith.files import join
+from monolith.files import join, open_storage
 from monolith.tables import ALL_BUCKETS, shared_buckets
 from monolith.tables.snapshot import MANIFEST_NAME, open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-    from monolith.checkpoint.folder import Folder
     from monolith.checkpoint.manifest import Manifest, TablesEntry
     from monolith.checkpoint.restore.store_restore import RestoredRows
+    from monolith.files import Storage
 
 
 _log = logging.getLogger(__name__)
@@ -57,7 +56,7 @@ def parts_of_others(path: str, manifest: Manifest) -> list[str]:
     parent, own = split_path(folder)
     if _NAME.fullmatch(own) is None:
         return []
-    others = [name for name in open_folder(parent).names() if _NAME.fullmatch(name) and name != own]
+    others = [name for name in open_storage(parent).names() if _NAME.fullmatch(name) and name != own]
     paths = [f"{parent}/{name}/{prefix}" for name in others]
     return [other for other in paths if _has_part(other, id_of(manifest))]
 
@@ -73,7 +72,7 @@ def newest_of_ranks(catalog: Catalog) -> list[str]:
     try:
         if not catalog.folder.exists(split_path(first)[1]):
             return paths
-        of_ranks = Catalog(open_folder(first), catalog.basename).newest_first()
+        of_ranks = Catalog(open_storage(first), catalog.basename).newest_first()
     except FileUnavailableError as error:
         if not paths:
             raise
@@ -144,12 +143,12 @@ def _held(parts: Sequence[tuple[str, Manifest]], name: str) -> dict[str, range]:
     buckets_of: dict[str, range] = {}
     for path, manifest in parts:
         if name in manifest.tables:
-            folder, entry = open_folder(split_path(path)[0]), manifest.tables[name]
+            folder, entry = open_storage(split_path(path)[0]), manifest.tables[name]
             buckets_of[folder.place(entry.folder)] = _buckets(folder, entry)
     return buckets_of
 
 
-def _buckets(folder: Folder, entry: TablesEntry) -> range:
+def _buckets(folder: Storage, entry: TablesEntry) -> range:
     name = f"{entry.folder}/{MANIFEST_NAME}"
     if _core.crc32c(folder.read(name)) != entry.manifest_crc32c:
         raise DataLossError(f"file '{folder.place(name)}': not the one that this checkpoint was committed with")

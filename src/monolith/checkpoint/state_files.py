@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 from google.protobuf import text_format
 
-from monolith.checkpoint.folder import FolderPath, open_folder
 from monolith.checkpoint.manifest import SUFFIX
 from monolith.checkpoint.protos.checkpoint_state_pb2 import CheckpointState, MonolithCheckpointState
 from monolith.errors import NotFoundError, OpError
-from monolith.files import isabs, local_path
+from monolith.files import StoragePath, isabs, local_path, open_storage
 
 if TYPE_CHECKING:
-    from monolith.checkpoint.folder import Folder
+    from monolith.files import Storage
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +44,10 @@ def split_path(path: str) -> tuple[str, str]:
 def checkpoint_exists(path: str) -> bool:
     """Returns whether the checkpoint of this full path exists: whether its manifest does."""
     folder, prefix = split_path(path)
-    return open_folder(folder).exists(f"{prefix}{SUFFIX}")
+    return open_storage(folder).exists(f"{prefix}{SUFFIX}")
 
 
-def read_checkpoint_state(folder: Folder, filename: str = CHECKPOINT) -> CheckpointState | None:
+def read_checkpoint_state(folder: Storage, filename: str = CHECKPOINT) -> CheckpointState | None:
     """Reads the state file, with full paths; None if it is missing or, with a warning, if it cannot be read."""
     try:
         state = text_format.Parse(folder.read(filename), CheckpointState())
@@ -69,7 +68,7 @@ def read_checkpoint_state(folder: Folder, filename: str = CHECKPOINT) -> Checkpo
     return state
 
 
-def write_checkpoint_state(folder: Folder, state: CheckpointState, filename: str = CHECKPOINT) -> None:
+def write_checkpoint_state(folder: Storage, state: CheckpointState, filename: str = CHECKPOINT) -> None:
     """Replaces the state file atomically, with paths of this folder relative to it."""
     root = _root(folder)
     written = CheckpointState()
@@ -80,7 +79,7 @@ def write_checkpoint_state(folder: Folder, state: CheckpointState, filename: str
 
 
 def get_monolith_checkpoint_state(
-    checkpoint_dir: FolderPath, filename: str | None = None, remove_invalid_path: bool = False
+    checkpoint_dir: StoragePath, filename: str | None = None, remove_invalid_path: bool = False
 ) -> MonolithCheckpointState | None:
     """Reads `monolith_checkpoint`; returns None, with a warning, if it is missing or cannot be read.
 
@@ -89,7 +88,7 @@ def get_monolith_checkpoint_state(
         filename: Name of the file, `monolith_checkpoint` by default.
         remove_invalid_path: Return full paths, without those of checkpoints that no longer exist.
     """
-    folder = open_folder(checkpoint_dir)
+    folder = open_storage(checkpoint_dir)
     name = MONOLITH_CHECKPOINT if filename is None else filename
     try:
         state = text_format.Parse(folder.read(name), MonolithCheckpointState())
@@ -103,7 +102,7 @@ def get_monolith_checkpoint_state(
 
 
 def write_monolith_checkpoint_state(
-    folder: Folder, state: MonolithCheckpointState, filename: str = MONOLITH_CHECKPOINT
+    folder: Storage, state: MonolithCheckpointState, filename: str = MONOLITH_CHECKPOINT
 ) -> None:
     """Replaces the file atomically, with paths of this folder relative to it."""
     root = _root(folder)
@@ -113,7 +112,7 @@ def write_monolith_checkpoint_state(
     folder.replace(filename, text_format.MessageToString(written).encode())
 
 
-def _root(folder: Folder) -> str:
+def _root(folder: Storage) -> str:
     """Returns the folder as full paths begin: absolute on this machine."""
     local = local_path(folder.path)
     return folder.path if local is None else str(local.absolute())

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from monolith import _core
-from monolith.checkpoint.folder import PIECE_BYTES
 from monolith.checkpoint.staging import large_buffer
 from monolith.errors import DataLossError, InvalidArgumentError
+from monolith.files import PIECE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from monolith.checkpoint.folder import Folder
+    from monolith.files import Storage
 
 
 _DTYPES = {
@@ -97,7 +97,7 @@ def sum_of(data: bytes) -> FileSum:
 
 
 def write_tensors(
-    folder: Folder, name: str, tensors: Mapping[str, Tensor], *, bytes_per_second: float | None = None
+    folder: Storage, name: str, tensors: Mapping[str, Tensor], *, bytes_per_second: float | None = None
 ) -> FileSum:
     """Writes the file, at most at the given rate; tensors are on the CPU or are copied there one at a time."""
     summing = _Summing()
@@ -114,7 +114,7 @@ def write_tensors(
     return summing.end()
 
 
-def read_tensors(folder: Folder, name: str, expected: FileSum) -> dict[str, Tensor]:
+def read_tensors(folder: Storage, name: str, expected: FileSum) -> dict[str, Tensor]:
     """Reads the tensors of a file, as views of one buffer.
 
     Raises:

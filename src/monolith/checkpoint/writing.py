@@ -12,7 +12,8 @@ from monolith import _core
 from monolith.checkpoint.catalog import manifest_of
 from monolith.checkpoint.manifest import SUFFIX, CheckpointFile, Manifest, TablesEntry
 from monolith.checkpoint.tensor_file import FileSum, sum_of, write_tensors
-from monolith.errors import NotFoundError, OpError
+from monolith.errors import OpError
+from monolith.files import may_hold
 from monolith.tables import fnv1a_64
 from monolith.tables.snapshot import MANIFEST_NAME, save_cut
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monolith.checkpoint.cut import StateCut, StoreCut
-    from monolith.checkpoint.folder import Folder
+    from monolith.files import Storage
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class CheckpointWriteConfig:
 
 
 def write_checkpoint(
-    folder: Folder, cut: StateCut, order: CheckpointWriteConfig, *, before_commit: Callable[[], None]
+    folder: Storage, cut: StateCut, order: CheckpointWriteConfig, *, before_commit: Callable[[], None]
 ) -> Manifest:
     """Writes the checkpoint; `before_commit` may still raise. On an error everything written is removed.
 
@@ -63,7 +64,7 @@ def write_checkpoint(
         folder.replace(name, text)
     except BaseException as error:
         cut.release()
-        if text and _may_hold(folder, name, text):
+        if text and may_hold(folder, name, text):
             logger.warning("checkpoint '%s' is in place and stays, although its save failed: %r", name, error)
         elif writing is not None:
             writing.undo()
@@ -72,18 +73,8 @@ def write_checkpoint(
     return manifest
 
 
-def _may_hold(folder: Folder, name: str, text: bytes) -> bool:
-    """Returns whether a file may have this text; an error or interrupt of the write leaves that open."""
-    try:
-        return folder.read(name) == text
-    except NotFoundError:
-        return False
-    except OpError:
-        return True
-
-
 class _Writing:
-    def __init__(self, folder: Folder, cut: StateCut, order: CheckpointWriteConfig) -> None:
+    def __init__(self, folder: Storage, cut: StateCut, order: CheckpointWriteConfig) -> None:
         self._folder = folder
         self._cut = cut
         self._order = order
@@ -157,7 +148,7 @@ class _Writing:
         )
 
 
-def remove_prefix(folder: Folder, prefix: str, *, keep: set[str] = frozenset()) -> None:  # type: ignore[assignment]
+def remove_prefix(folder: Storage, prefix: str, *, keep: set[str] = frozenset()) -> None:  # type: ignore[assignment]
     """Removes `<prefix>.*`, the manifest first: from then on the checkpoint does not exist. Failures are warnings."""
     names = [name for name in folder.names() if name.startswith(f"{prefix}.") and name not in keep]
     for name in sorted(names, key=lambda name: not name.endswith(SUFFIX)):
@@ -168,7 +159,7 @@ def remove_prefix(folder: Folder, prefix: str, *, keep: set[str] = frozenset()) 
             return
 
 
-def remove_torn_saves(folder: Folder) -> None:
+def remove_torn_saves(folder: Storage) -> None:
     """Removes files of saves that did not end; the caller must be the only saver of this folder."""
     folder.remove_abandoned()
     names = folder.names()

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from monolith.deltalog import Audit, Fault, Finding, IncrementKind
 from monolith.deltalog.follow import BaseState, stores_of_log
 from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError, OpError
-from monolith.files import named_errors, remove_folder
+from monolith.files import LocalStorage, named_errors, remove_folder
 from monolith.online import Follower
-from monolith.online.joiner import PartitionLock
 from monolith.tables.formats import PackedBlocks
 
 if TYPE_CHECKING:
@@ -201,15 +200,16 @@ def _alone(log: DeltaLog) -> Iterator[None]:
     if folder is None:
         yield
         return
-    lock = PartitionLock(str(folder / _LOCK))
-    if not lock.acquire():
+    bases = LocalStorage(folder)
+    bases.make()
+    lock = bases.lock(_LOCK)
+    if lock is None:
         raise FailedPreconditionError(
-            f"delta log '{log.place}': another compaction is in progress, which holds '{lock.path}'; wait for its end"
+            f"delta log '{log.place}': another compaction is in progress, which holds '{bases.place(_LOCK)}'; wait for"
+            " its end"
         )
-    try:
+    with lock.require_held():
         yield
-    finally:
-        lock.release()
 
 
 def _remove_unfinished(log: DeltaLog) -> list[str]:

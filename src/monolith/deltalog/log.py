@@ -18,7 +18,7 @@ from monolith.deltalog.transport import Transport
 from monolith.deltalog.transports.file_transport import FileTransport
 from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.extensions import Registry
-from monolith.files import is_name, join, named_errors, remove_folder
+from monolith.files import is_name, join, named_errors, open_storage, remove_folder
 from monolith.tables.snapshot import save
 
 if TYPE_CHECKING:
@@ -296,7 +296,9 @@ class DeltaLog(Closing):
         for store_name, store in stores.items():
             save(store, join(path, store_name), state=False)
         if dense is not None:
-            self._write(join(path, _DENSE_FILE), dense)
+            storage = open_storage(path)
+            storage.make()
+            storage.replace(_DENSE_FILE, dense)
         created = int(1000 * self._clock.now())
         folders = {store_name: store_name for store_name in stores}
         base = Base(
@@ -348,12 +350,6 @@ class DeltaLog(Closing):
     def close(self) -> None:
         """Closes connections."""
         self.transport.close()
-
-    def _write(self, path: str, data: bytes) -> None:
-        with named_errors(path, "written"):
-            files, place = fsspec.core.url_to_fs(path)
-            files.makedirs(place.rpartition("/")[0], exist_ok=True)
-            files.pipe_file(place, data)
 
     def _known_parts(self) -> list[str]:
         try:

@@ -7,12 +7,10 @@ import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-import fsspec
-
 from monolith.checkpoint import sum_of
 from monolith.errors import DataLossError, NotFoundError
 from monolith.export.manifest import MANIFEST, ExportManifest
-from monolith.files import basename, join, local_path, named_errors, read_regular_file, remove_folder
+from monolith.files import join, local_path, named_errors, open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,24 +32,19 @@ class ExportFolder:
 
     def __init__(self, path: str) -> None:
         self.path = path.rstrip("/") if len(path) > 1 else path
-        self._files, self._place = fsspec.core.url_to_fs(self.path)
-        self._local = local_path(self.path)
+        self._storage = open_storage(self.path)
 
     def write(self, name: str, data: bytes) -> dict[str, int]:
         """Writes a file; returns its size and checksum for the manifest."""
-        place = f"{self._place}/{name}"
-        with named_errors(join(self.path, name), "written"):
-            self._files.makedirs(self._place, exist_ok=True)
-            self._files.pipe_file(place, data)
+        self._storage.make()
+        self._storage.write(name, [data])
         return _sum(data)
 
     def publish(self, manifest: ExportManifest) -> None:
-        """Writes the manifest atomically, which commits the version."""
-        temporary = f"{MANIFEST}.tmp"
-        with named_errors(join(self.path, MANIFEST), "written"):
-            self._files.makedirs(self._place, exist_ok=True)
-            self._files.pipe_file(f"{self._place}/{temporary}", manifest.to_bytes())
-            self._files.mv(f"{self._place}/{temporary}", f"{self._place}/{MANIFEST}")
+        """Writes the manifest atomically, which commits the version: its files survive a power loss as it does."""
+        self._storage.make()
+        self._storage.sync()
+        self._storage.replace(MANIFEST, manifest.to_bytes())
 
     def read(self, name: str, manifest: ExportManifest) -> bytes:
         """Reads a file that the manifest names.
@@ -104,22 +97,17 @@ class ExportFolder:
     @property
     def is_whole(self) -> bool:
         """Whether the version is committed, that is, has a manifest."""
-        with named_errors(self.path, "read"):
-            return bool(self._files.exists(f"{self._place}/{MANIFEST}"))
+        return self._storage.exists(MANIFEST)
 
     def remove(self) -> None:
         """Removes the version, the manifest first."""
-        with named_errors(self.path, "removed"):
-            if self._files.exists(f"{self._place}/{MANIFEST}"):
-                self._files.rm_file(f"{self._place}/{MANIFEST}")
-            remove_folder(self.path)
+        self._storage.remove(MANIFEST)
+        if self._storage.is_there():
+            self._storage.sync()  # a power loss must not restore the manifest alone: it would name missing files
+            self._storage.remove("")
 
     def _read(self, name: str, most_bytes: int) -> bytes:
-        with named_errors(join(self.path, name), "read"):
-            if self._local is not None:
-                return read_regular_file(str(self._local / name), most_bytes=most_bytes)
-            data: bytes = self._files.cat_file(f"{self._place}/{name}", end=most_bytes + 1)
-        return data
+        return self._storage.read(name, most_bytes=most_bytes)
 
 
 def _sum(data: bytes) -> dict[str, int]:
@@ -141,8 +129,7 @@ def versions_in(path: str) -> list[int]:
 
 
 def _remote_numbers(path: str) -> list[int]:
-    files, place = fsspec.core.url_to_fs(path)
-    return _highest(basename(str(path).rstrip("/")) for path in files.ls(place, detail=False))
+    return _highest(open_storage(path).names())
 
 
 def _local_numbers(path: Path) -> list[int]:

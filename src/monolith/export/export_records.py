@@ -6,11 +6,9 @@ import json
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-import fsspec
-
 from monolith.errors import NotFoundError
 from monolith.export.export_folder import ENTRY, ExportFolder, versions_in
-from monolith.files import basename, join, named_errors, remove_folder
+from monolith.files import basename, join, open_storage, remove_folder
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -74,13 +72,10 @@ class ExportRecords:
 
     def _folders(self) -> list[str]:
         """Returns the folders that may have versions, in the order in which readers search them."""
-        with named_errors(self._path, "read"):
-            files, place = fsspec.core.url_to_fs(self._path)
-            try:
-                names = [basename(str(path).rstrip("/")) for path in files.ls(place, detail=False)]
-            except FileNotFoundError:
-                return []
-        parts = [name for name in sorted(names) if name == ENTRY or _SHARD.fullmatch(name)]
+        storage = open_storage(self._path)
+        if not storage.is_there():
+            return []
+        parts = [name for name in storage.names() if name == ENTRY or _SHARD.fullmatch(name)]
         return [self._path, *(join(self._path, name) for name in parts)]
 
 
@@ -100,11 +95,8 @@ def _to_remove(folder: str, noted: Sequence[_Recorded], steps: Collection[int]) 
 
 
 def _read(folder: str) -> list[_Recorded]:
-    place = join(folder, STATE)
     try:
-        with named_errors(place, "read"):
-            files, path = fsspec.core.url_to_fs(place)
-            text = files.cat_file(path).decode()
+        text = open_storage(folder).read(STATE).decode()
     except NotFoundError:
         return []
     entries = [(basename(str(json.loads(match[1]))), int(match[2])) for match in _ENTRY.finditer(text)]
@@ -116,8 +108,7 @@ def _write(folder: str, entries: Sequence[_Recorded]) -> None:
         f"entries {{\n  export_dir: {json.dumps(join(folder, str(record.version)))}\n  global_step: {record.step}\n}}\n"
         for record in entries
     )
-    place = join(folder, STATE)
-    with named_errors(place, "written"):
-        files, path = fsspec.core.url_to_fs(place)
-        files.pipe_file(f"{path}.tmp", text.encode())
-        files.mv(f"{path}.tmp", path)
+    storage = open_storage(folder)
+    storage.remove_abandoned()
+    storage.remove(f"{STATE}.tmp")  # of an older version that was killed
+    storage.replace(STATE, text.encode())

@@ -1,6 +1,6 @@
-"""Paths and copies, on this machine and on every file system that fsspec supports, and the form of manifests.
+"""Paths, storage and copies, on this machine and on every file system that fsspec supports, and the form of manifests.
 
-Imports nothing above `monolith.errors`. Read `paths` first.
+Read `storage` first: it writes and locks the files of all other packages.
 """
 
 from __future__ import annotations

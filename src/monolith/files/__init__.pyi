@@ -4,6 +4,8 @@ from .copying import CopyRecursively as CopyRecursively
 from .local_files import named_errors as named_errors
 from .local_files import open_if_there as open_if_there
 from .local_files import read_regular_file as read_regular_file
+from .locks import FileLock as FileLock
+from .locks import try_lock as try_lock
 from .manifest import canonical as canonical
 from .manifest import parse_manifest as parse_manifest
 from .manifest import require_seal as require_seal
@@ -20,4 +22,15 @@ from .paths import join as join
 from .paths import local_path as local_path
 from .paths import refuse_special_file as refuse_special_file
 from .paths import remove_folder as remove_folder
-from .replacement import replaced_file as replaced_file
+from .storage import PIECE_BYTES as PIECE_BYTES
+from .storage import LocalStorage as LocalStorage
+from .storage import NewFile as NewFile
+from .storage import RemoteStorage as RemoteStorage
+from .storage import Storage as Storage
+from .storage import StoragePath as StoragePath
+from .storage import TemporaryFile as TemporaryFile
+from .storage import begin_file as begin_file
+from .storage import may_hold as may_hold
+from .storage import open_storage as open_storage
+from .storage import replaced_file as replaced_file
+from .storage import storage_of as storage_of

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import shutil
-import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,9 @@ import fsspec
 
 from monolith.background import Backoff
 from monolith.clock import SystemClock
-from monolith.errors import AlreadyExistsError, FileUnavailableError, NotFoundError
-from monolith.files.paths import refuse_special_file
+from monolith.errors import AlreadyExistsError, FileUnavailableError, NotFoundError, OpError
+from monolith.files.paths import local_path, refuse_special_file
+from monolith.files.storage import storage_of
 
 if TYPE_CHECKING:
     from monolith.clock import Clock
@@ -65,8 +65,8 @@ def CopyFile(  # noqa: N802 - the established name, and order of arguments
                     _log.info("CopyFile: skipped %s, which does not exist", src)
                     return
                 raise NotFoundError(f"CopyFile: there is no {src} to copy to {dst}") from error
-            failure: OSError = error
-        except OSError as error:
+            failure: OSError | OpError = error
+        except (OSError, OpError) as error:
             failure = error
         else:
             return
@@ -140,20 +140,19 @@ def _make_folders(source: Any, source_root: str, target: Any, target_root: str) 
 
 
 def _copy(src: str, dst: str) -> None:
+    storage, name = storage_of(dst.rstrip("/"))
+    local = local_path(src)
+    if local is not None:
+        local.stat()
+        storage.make()
+        storage.put(name, local)
+        return
     source, source_path = _open(src)
-    target, target_path = _open(dst)
-    parent, _, name = target_path.rpartition("/")
-    temporary = f"{parent}/{name}-tmp.{uuid.uuid4().hex}"
     with source.open(source_path, "rb") as reader:
-        target.makedirs(parent or "/", exist_ok=True)
-        try:
-            with target.open(temporary, "wb") as writer:
-                shutil.copyfileobj(reader, writer, _CHUNK_BYTES)
-            target.mv(temporary, target_path)
-        except BaseException:
-            if target.exists(temporary):
-                target.rm_file(temporary)
-            raise
+        storage.make()
+        with storage.begin(name) as copy:
+            shutil.copyfileobj(reader, copy, _CHUNK_BYTES)
+            copy.commit()
 
 
 def _open(path: str) -> tuple[Any, str]:

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from monolith.data.file_queue import event_line, event_of
 from monolith.errors import DataLossError
+from monolith.files import LocalStorage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,17 +40,9 @@ class QueueLog:
     def __init__(self, path: Path, facts: dict[str, Any], events: Sequence[Event] = ()) -> None:
         self._path = path
         lines = [event_line({"queue": {"version": _VERSION, **facts}}), *(event_line(event) for event in events)]
-        fresh = path.with_name(path.name + ".new")
         content = b"".join(lines)
-        self._file = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        try:
-            _write(self._file, content, path)
-            os.fsync(self._file)
-            fresh.replace(path)
-            _sync_folder(path.parent)
-        except BaseException:
-            os.close(self._file)
-            raise
+        LocalStorage(path.parent).replace(path.name, content)
+        self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._size = len(content)
 
     def append(self, event: Event) -> None:
@@ -82,7 +75,11 @@ class QueueLogs:
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self._folder = Path(folder)
-        self._folder.mkdir(parents=True, exist_ok=True)
+        storage = LocalStorage(self._folder)
+        storage.make()
+        storage.remove_abandoned()
+        for path in self._folder.glob(f"*{_SUFFIX}.new"):  # of an older version that was killed
+            storage.remove(path.name)
         self._open: dict[str, QueueLog] = {}
 
     def read(self) -> dict[str, dict[str, Any]]:
@@ -141,11 +138,3 @@ def _write(file: int, content: bytes, path: Path) -> None:
         if written == 0:
             raise OSError(f"file queue '{path}': {len(content)} bytes could not be written")
         content = content[written:]
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -13,10 +13,10 @@ import pytest
 from kafka_cluster import NUM_PARTITIONS, KafkaCluster
 from monolith import cli
 from monolith.errors import DataLossError, InvalidArgumentError
+from monolith.files import LocalStorage
 from monolith.observe import process_recorder
 from monolith.online.joiner import Joiner, JoinerConfig
 from monolith.online.joiner.examples import whole_examples
-from monolith.online.joiner.state import PartitionLock
 from online.joiner.joins import append, outcome, traffic
 from online.joiner.places import (
     consumed,
@@ -31,8 +31,10 @@ from online.joiner.places import (
 
 def test_a_process_without_partitions_waits_for_one_that_becomes_free(tmp_path: Path) -> None:
     expected = write_traffic(tmp_path, 50, 1)
-    lock = PartitionLock(str(tmp_path / "state" / "partition-00000.lock"))
-    assert lock.acquire()
+    state = LocalStorage(tmp_path / "state")
+    state.make()
+    lock = state.lock("partition-00000.lock")
+    assert lock is not None
     waiting = Joiner(folder_config(tmp_path, 1))
     told = threading.Event()
     thread = threading.Thread(target=waiting.run, args=(lambda _: told.set(),))

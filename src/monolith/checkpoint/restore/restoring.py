@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from torch import Tensor
 
 from monolith.checkpoint.catalog import SavedCheckpoint, read_manifest
-from monolith.checkpoint.folder import open_folder
 from monolith.checkpoint.remote_dense import bring_here, require_level, scatter_own, scatter_saved
 from monolith.checkpoint.restore.adapting import ALL_PARTS, Keeps, Parts, adapt, keep_nothing
 from monolith.checkpoint.restore.store_restore import StoreRestore
@@ -22,6 +21,7 @@ from monolith.checkpoint.train_state import RestoredFrom, extra_state_of
 from monolith.checkpoint.value_tree import decode
 from monolith.closing import Closing
 from monolith.errors import FailedPreconditionError
+from monolith.files import open_storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -55,7 +55,7 @@ class LoadedCheckpoint(Closing):
     def __init__(self, path: str, stores: Mapping[str, Store], parts: Parts = ALL_PARTS) -> None:
         self.path = path
         self.manifest = read_manifest(path)
-        self._folder = open_folder(split_path(path)[0])
+        self._folder = open_storage(split_path(path)[0])
         self._prepared: list[StoreRestore] = []
         rows: Mapping[str, RestoredRows] = stores if parts.rows is None else parts.rows
         with ExitStack() as undone, ThreadPoolExecutor(1, "monolith-checkpoint-read") as beside:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from monolith.background import Backoff
 from monolith.checkpoint.catalog import full_local_path, step_of
-from monolith.checkpoint.folder import FolderPath, open_folder
 from monolith.checkpoint.protos.checkpoint_state_pb2 import CheckpointState, MonolithCheckpointState
 from monolith.checkpoint.state_files import (
     CHECKPOINT,
@@ -26,10 +25,11 @@ from monolith.checkpoint.state_files import (
 )
 from monolith.clock import Clock, SystemClock
 from monolith.errors import DataLossError, DeadlineExceededError, OpError
+from monolith.files import StoragePath, open_storage
 
 if TYPE_CHECKING:
-    from monolith.checkpoint.folder import Folder
     from monolith.checkpoint.options import RestoreConfig
+    from monolith.files import Storage
 
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ POLL_SECONDS = 30.0
 
 
 def get_checkpoint_state(
-    checkpoint_dir: FolderPath,
+    checkpoint_dir: StoragePath,
     latest_filename: str | None = None,
     *,
     restore_ckpt: str | None = None,
@@ -68,7 +68,7 @@ def get_checkpoint_state(
     Raises:
         DataLossError: ``read ckpt error!``, after five reads.
     """
-    folder = open_folder(checkpoint_dir)
+    folder = open_storage(checkpoint_dir)
     filename = CHECKPOINT if latest_filename is None else latest_filename
     state = _read_again(folder, filename, clock or SystemClock())
     if state is None or not restore_ckpt or filename != CHECKPOINT:
@@ -76,7 +76,7 @@ def get_checkpoint_state(
     return _choose(folder, state, restore_ckpt, training=training)
 
 
-def _read_again(folder: Folder, filename: str, clock: Clock) -> CheckpointState | None:
+def _read_again(folder: Storage, filename: str, clock: Clock) -> CheckpointState | None:
     for pause in Backoff(_PAUSE_SECONDS, _PAUSE_SECONDS, tries=READS):
         state = read_checkpoint_state(folder, filename)
         if state is not None or not folder.exists(filename):
@@ -86,7 +86,7 @@ def _read_again(folder: Folder, filename: str, clock: Clock) -> CheckpointState 
     raise DataLossError("read ckpt error!")  # the text of ByteDance Monolith
 
 
-def _choose(folder: Folder, state: CheckpointState, restore_ckpt: str, *, training: bool) -> CheckpointState:
+def _choose(folder: Storage, state: CheckpointState, restore_ckpt: str, *, training: bool) -> CheckpointState:
     path = f"{split_path(state.model_checkpoint_path)[0]}/{restore_ckpt.rstrip('/').rpartition('/')[2]}"
     if path not in state.all_model_checkpoint_paths:
         logger.warning(
@@ -107,7 +107,7 @@ def _choose(folder: Folder, state: CheckpointState, restore_ckpt: str, *, traini
     return state
 
 
-def copy_checkpoint_state(restore_dir: FolderPath, model_dir: FolderPath, *, restore_ckpt: str | None = None) -> bool:
+def copy_checkpoint_state(restore_dir: StoragePath, model_dir: StoragePath, *, restore_ckpt: str | None = None) -> bool:
     """Makes an empty model directory start from a checkpoint of another one, which retention will not delete.
 
     The chief calls it; other processes wait in `wait_for_monolith_checkpoint`. Errors are logged as warnings.
@@ -120,7 +120,7 @@ def copy_checkpoint_state(restore_dir: FolderPath, model_dir: FolderPath, *, res
     Returns:
         Whether anything was written.
     """
-    source, target = open_folder(restore_dir), open_folder(model_dir)
+    source, target = open_storage(restore_dir), open_storage(model_dir)
     if target.exists(CHECKPOINT):
         return False
     try:
@@ -146,7 +146,7 @@ def _source_path(state: CheckpointState, restore_ckpt: str | None) -> str:
     return state.model_checkpoint_path
 
 
-def _write_copy(source: Folder, target: Folder, path: str, restore_ckpt: str | None) -> None:
+def _write_copy(source: Storage, target: Storage, path: str, restore_ckpt: str | None) -> None:
     target.make()
     copied = CheckpointState(model_checkpoint_path=path, all_model_checkpoint_paths=[path])
     write_checkpoint_state(target, copied)
@@ -164,14 +164,14 @@ def _write_copy(source: Folder, target: Folder, path: str, restore_ckpt: str | N
 
 
 def wait_for_monolith_checkpoint(
-    model_dir: FolderPath, *, timeout_seconds: float | None = None, clock: Clock | None = None
+    model_dir: StoragePath, *, timeout_seconds: float | None = None, clock: Clock | None = None
 ) -> None:
     """Waits until the chief has prepared the directory; polls every 30 seconds.
 
     Raises:
         DeadlineExceededError: it was not prepared within `timeout_seconds`; None waits for ever.
     """
-    folder, clock = open_folder(model_dir), clock or SystemClock()
+    folder, clock = open_storage(model_dir), clock or SystemClock()
     begun = clock.monotonic()
     while not folder.exists(MONOLITH_CHECKPOINT):
         if timeout_seconds is not None and clock.monotonic() - begun >= timeout_seconds:
@@ -202,7 +202,7 @@ class _StateCache:
 _CACHE = _StateCache()
 
 
-def get_latest_checkpoint_state(checkpoint_dir: FolderPath, global_step_value: int) -> CheckpointState | None:
+def get_latest_checkpoint_state(checkpoint_dir: StoragePath, global_step_value: int) -> CheckpointState | None:
     """Like `get_checkpoint_state`, but reads again only when the step has grown, or no file was found before."""
     return _CACHE.get(full_local_path(str(checkpoint_dir)), global_step_value)
 
@@ -214,7 +214,7 @@ class SaveHelper:
         checkpoint_dir: The model directory.
     """
 
-    def __init__(self, checkpoint_dir: FolderPath) -> None:
+    def __init__(self, checkpoint_dir: StoragePath) -> None:
         self._checkpoint_dir = checkpoint_dir
 
     @staticmethod
@@ -242,7 +242,7 @@ MARKER = "leave_out"
 """File of the model directory: the patterns, and the step of the checkpoint that they were applied to."""
 
 
-def is_left_out_already(folder: Folder, path: str, options: RestoreConfig) -> bool:
+def is_left_out_already(folder: Storage, path: str, options: RestoreConfig) -> bool:
     """Returns whether the checkpoint at `path` was written after the same `leave_out` was applied to an earlier one."""
     if not options.leave_out or not folder.exists(MARKER):
         return False
@@ -250,7 +250,7 @@ def is_left_out_already(folder: Folder, path: str, options: RestoreConfig) -> bo
     return list(options.leave_out) == applied["leave_out"] and step_of(path) > int(applied["step"])
 
 
-def record_left_out(folder: Folder, path: str, options: RestoreConfig) -> None:
+def record_left_out(folder: Storage, path: str, options: RestoreConfig) -> None:
     """Records that `leave_out` was applied to the checkpoint at `path`."""
     if options.leave_out:
         document = {"leave_out": list(options.leave_out), "step": step_of(path)}

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 from monolith.checkpoint.catalog import Catalog, full_local_path
 from monolith.checkpoint.cut import require_folder_name
-from monolith.checkpoint.folder import open_folder
 from monolith.checkpoint.state_files import split_path
 from monolith.checkpoint.writing import ASSETS
+from monolith.files import open_storage
 from monolith.tables import ALL_BUCKETS, shared_buckets
 from monolith.tables.formats import BlockKind
 from monolith.tables.local import agreed_stamps
@@ -86,7 +86,7 @@ class StoreRestore:
 
     Args:
         store: The tables.
-        folders: Folder of the snapshot; of all its parts, where ranks have saved one each.
+        folders: Storage of the snapshot; of all its parts, where ranks have saved one each.
         lost: Owners without state; None: everything is replaced.
         ignore_unknown_tables: Skip tables that only the snapshot has, instead of raising.
     """
@@ -199,14 +199,14 @@ def restore_table_assets(state: TrainState, basename: str, *, ps_monitor: PsMoni
 
     Args:
         state: The run whose tables are replaced.
-        basename: Folder and base name: ``/models/a/model.ckpt``.
+        basename: Storage and base name: ``/models/a/model.ckpt``.
         ps_monitor: Devices with state are not changed.
 
     Returns:
         The prefix; None if there is nothing.
     """
     root, base = split_path(full_local_path(basename))
-    folder = open_folder(root)
+    folder = open_storage(root)
     prefixes = [split_path(path)[1] for path in Catalog(folder, base).newest_first()]
     if not prefixes:
         alone = [name.removesuffix(ASSETS) for name in folder.names() if name.endswith(ASSETS)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from abc import ABC, abstractmethod
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from monolith.data import LABEL_FEATURE as LABEL
@@ -324,8 +324,3 @@ def _put_typed_field(example: Example, name: str, kind: str, value: Any) -> None
         field = LINE_ID_COLUMNS[name]
         is_unsigned = field.type in {field.TYPE_FIXED64, field.TYPE_UINT64}
         setattr(example.line_id, field.name, value % (1 << 64) if is_unsigned else value)
-
-
-def temporary_beside(path: str, suffix: str) -> Path:
-    """Returns the temporary path of a file until it is complete."""
-    return Path(f"{path}.tmp-{suffix}")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import secrets
 from abc import ABC, abstractmethod
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Self
 
-from monolith.cli._data.table_files import pyarrow, table_of, temporary_beside
+from monolith.cli._data.table_files import pyarrow, table_of
 from monolith.data import example_batch_of, instance_of_example, tf_example_of_example
 from monolith.data.records import Compression, RecordWriter
 from monolith.errors import AlreadyExistsError, InvalidArgumentError
-from monolith.files import refuse_special_file
+from monolith.files import begin_file, named_errors, refuse_special_file
 
 if TYPE_CHECKING:
     import argparse
@@ -195,7 +194,7 @@ class ParquetSink(Sink):
             raise InvalidArgumentError(f"file '{path}': Parquet is written to local files only")
         self._pyarrow = pyarrow()
         self._path = path
-        self._temporary = temporary_beside(path, secrets.token_hex(4))
+        self._temporary = begin_file(path)
         self._look_ahead = look_ahead
         self._drop = drop
         self._waiting: list[Example] = []
@@ -213,7 +212,8 @@ class ParquetSink(Sink):
         if self._waiting or self._writer is None:
             self._flush()
         self._writer.close()
-        self._temporary.replace(self._path)
+        with named_errors(self._path, "written"):
+            self._temporary.commit()
 
     def abort(self) -> None:
         """Removes what was written so far."""
@@ -221,13 +221,13 @@ class ParquetSink(Sink):
             if self._writer is not None:
                 self._writer.close()
         finally:
-            self._temporary.unlink(missing_ok=True)
+            self._temporary.discard()
 
     def write_table(self, table: Any) -> None:
         """Adds rows as they are, instead of examples."""
         if self._writer is None:
             self._schema = table.schema
-            self._writer = self._pyarrow.parquet.ParquetWriter(self._temporary, self._schema)
+            self._writer = self._pyarrow.parquet.ParquetWriter(self._temporary.path, self._schema)
         self._writer.write_table(table)
 
     def _flush(self) -> None:

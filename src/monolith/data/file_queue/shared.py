@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 import warnings
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from monolith.data.file_queue.assignments import event_line, event_of
 from monolith.data.file_queue.queue import EventQueue
-from monolith.errors import DataLossError, DeadlineExceededError, InvalidArgumentError
+from monolith.errors import DataLossError, DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
+from monolith.files import LocalStorage, try_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,6 +79,8 @@ class SharedFileQueue(EventQueue):
             descriptor = os.open(self.log, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_APPEND, 0o644)
             try:
                 self._lock_file(descriptor)
+                if not self._read_to:
+                    LocalStorage(self.log.parent).sync()  # the log may be new
                 self._descriptor = descriptor
                 self._catch_up()
                 yield
@@ -88,16 +90,18 @@ class SharedFileQueue(EventQueue):
     def _lock_file(self, descriptor: int) -> None:
         until = time.monotonic() + self._timeout_seconds
         while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    raise DeadlineExceededError(
-                        f"file queue '{self.log}': another process has held it for {self._timeout_seconds:g} s"
-                    ) from None
-                time.sleep(_LOCK_POLL_SECONDS)
-            else:
+            found = try_lock(descriptor)
+            if found is None:
+                raise FailedPreconditionError(
+                    f"file queue '{self.log}': its file system has no locks; use a folder of another one"
+                )
+            if found:
                 return
+            if time.monotonic() > until:
+                raise DeadlineExceededError(
+                    f"file queue '{self.log}': another process has held it for {self._timeout_seconds:g} s"
+                )
+            time.sleep(_LOCK_POLL_SECONDS)
 
     def _catch_up(self) -> None:
         """Applies what other processes appended."""

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-import secrets
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
-
-import fsspec
+from typing import TYPE_CHECKING, Self
 
 from monolith import _core
 from monolith.data.records.compression import Compression, new_compressor
 from monolith.data.records.framing import Framing
 from monolith.data.sources.file_patterns import require_known_url
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.files import refuse_special_file
+from monolith.files import refuse_special_file, storage_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from types import TracebackType
+
+    from monolith.files import NewFile
 
 _GATHERED = 1 << 20
 
@@ -47,8 +45,7 @@ class RecordWriter:
             names = ", ".join(framing.name for framing in Framing if framing.is_written)
             raise InvalidArgumentError(f"framing {self.framing.name} is only read; write one of {names}")
         self._compressor = new_compressor(Compression.of(compression).resolve(self.path))
-        self._temporary: Path | None = None
-        self._file: Any = self._open()
+        self._file: NewFile | None = self._open()
         self._pending = bytearray()
         self.records = 0
 
@@ -81,60 +78,42 @@ class RecordWriter:
             self._pending += record
         self.records += 1
         if len(self._pending) >= _GATHERED:
-            self._write_pending()
+            self._write_pending(self._file)
 
     def close(self) -> None:
         """Finishes the file and gives it its name; does nothing the second time."""
         if self._file is None:
             return
         try:
-            self._write_pending()
+            self._write_pending(self._file)
             if self._compressor is not None:
                 self._file.write(self._compressor.flush())
-            if self._temporary is not None:
-                self._file.flush()
-                os.fsync(self._file.fileno())
-            self._file.close()
+            self._file.commit()
         except BaseException:
             self.abort()
             raise
         self._file = None
-        if self._temporary is not None:
-            try:
-                self._temporary.replace(self.path)
-            except BaseException:
-                self._temporary.unlink(missing_ok=True)
-                raise
 
     def abort(self) -> None:
         """Aborts the write, and removes what was written so far."""
         file, self._file = self._file, None
-        if file is None:
-            return
-        if self._temporary is None:
-            # fsspec files are uploaded when they are closed, unless they are discarded.
-            getattr(file, "discard", lambda: None)()
-            return
-        try:
-            file.close()  # writes what is left in its buffer, which may fail as what came before did
-        finally:
-            self._temporary.unlink(missing_ok=True)
+        if file is not None:
+            file.discard()
 
-    def _open(self) -> Any:
+    def _open(self) -> NewFile:
         if "://" in self.path:
             require_known_url(self.path)
-            return fsspec.open(self.path, "wb").open()
         refuse_special_file(self.path)
-        self._temporary = Path(f"{self.path}.tmp-{secrets.token_hex(4)}")
+        storage, name = storage_of(self.path)
         try:
-            return self._temporary.open("wb")
+            return storage.begin(name)
         except OSError as error:
             raise type(error)(error.errno, error.strerror, self.path) from error
 
-    def _write_pending(self) -> None:
+    def _write_pending(self, file: NewFile) -> None:
         data = bytes(self._pending)
         self._pending.clear()
-        self._file.write(data if self._compressor is None else self._compressor.compress(data))
+        file.write(data if self._compressor is None else self._compressor.compress(data))
 
 
 def write_examples(

@@ -9,14 +9,13 @@ from contextlib import closing
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import fsspec
 import torch
 
 from monolith.checkpoint import SavedState, tensors_from_bytes, tensors_to_bytes
 from monolith.deltalog import IncrementKind, store_of
 from monolith.deltalog.publish.store_publisher import serving_schema
 from monolith.errors import FailedPreconditionError, NotFoundError
-from monolith.files import join, named_errors
+from monolith.files import join, open_storage
 from monolith.tables import ALL_BUCKETS, ChangePosition, Schema, TableSchema, serving_tables, shared_buckets
 from monolith.tables.formats import BlockKind
 from monolith.tables.local import LocalStore
@@ -75,11 +74,8 @@ class BaseState:
             return tensors_to_bytes(self._checkpoint.weights())
         if self.base.dense is None:
             raise NotFoundError(f"base {self.base.name!r}: it has no dense weights")
-        path = join(self.base.path, self.base.dense)
-        with named_errors(path, "read"):
-            files, place = fsspec.core.url_to_fs(path)
-            data: bytes = files.cat_file(place)
-        return data
+        folder = open_storage(self.base.path)
+        return folder.read(self.base.dense, most_bytes=folder.size(self.base.dense))
 
     def verify(self) -> None:
         """Reads all files and verifies their checksums."""

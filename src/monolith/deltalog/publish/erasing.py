@@ -26,12 +26,12 @@ from monolith.checkpoint import (
     TablesEntry,
     checkpoint_exists,
     full_local_path,
-    open_folder,
     resolve,
     split_path,
 )
 from monolith.deltalog.publish.log_position import POSITION_NAME
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from monolith.files import open_storage
 from monolith.ids import SIGNATURE_BITS_V2
 from monolith.nn.embeddings import SlotAddress
 from monolith.tables.formats import BlockKind, filter_block, rekeyed_block
@@ -69,9 +69,9 @@ def checkpoints_at(path: str) -> list[str]:
     if checkpoint_exists(full):
         return [full]
     basename = split_path(resolve(path))[1].rpartition("-")[0]
-    root = open_folder(full)
+    root = open_storage(full)
     folders = [full, *(f"{full}/{name}" for name in root.names() if _RANK_FOLDER.fullmatch(name))]
-    return [prefix for folder in folders for prefix in Catalog(open_folder(folder), basename).committed()]
+    return [prefix for folder in folders for prefix in Catalog(open_storage(folder), basename).committed()]
 
 
 def erase_from_checkpoint(path: str, slot: str, ids: Tensor, *, dry_run: bool = False) -> ErasedRows:

@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from monolith import _core
 from monolith.background import Backoff
 from monolith.deltalog.increment import require_part
 from monolith.deltalog.transport import Claim, Extent, Transport
@@ -30,7 +29,7 @@ from monolith.deltalog.transports.file_segments import (
 )
 from monolith.deltalog.transports.file_tail import FileTail
 from monolith.errors import AbortedError, FailedPreconditionError, NotFoundError, UnavailableError
-from monolith.files import named_errors, replaced_file
+from monolith.files import LocalStorage, named_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +55,7 @@ class FileTransport(Transport):
     def __init__(self, folder: str | os.PathLike[str], *, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._folder = Path(folder).absolute()
         self.place = str(self._folder)
+        self._storage = LocalStorage(self._folder)
         self._segment_bytes = segment_bytes
         self._last: dict[str, LastRecord] = {}
         """Part -> its last record as of the last `extent`; any thread may replace it by a newer one."""
@@ -124,12 +124,9 @@ class FileTransport(Transport):
     def put_document(self, name: str, text: bytes) -> None:
         """Writes a file, atomically replacing a previous one."""
         self._make_folder(None)
-        with named_errors(name, "written"):
-            (self._folder / _DOCUMENTS).mkdir(exist_ok=True)
-        path = self._folder / _DOCUMENTS / name
-        with replaced_file(path) as temporary, named_errors(str(path), "written"):
-            temporary.write_bytes(text)
-        _core.sync_directory(str(path.parent))
+        documents = self._storage.below(_DOCUMENTS)
+        documents.make()
+        documents.replace(name, text)
 
     def documents(self) -> dict[str, bytes]:
         """Returns every JSON file; one that vanishes meanwhile was removed."""
@@ -145,8 +142,7 @@ class FileTransport(Transport):
 
     def remove_document(self, name: str) -> None:
         """Removes the file."""
-        with named_errors(name, "removed"):
-            (self._folder / _DOCUMENTS / name).unlink(missing_ok=True)
+        self._storage.below(_DOCUMENTS).remove(name)
 
     def close(self) -> None:
         """Does nothing: no resources are held."""
@@ -169,22 +165,18 @@ class FileTransport(Transport):
             )
 
     def _make_folder(self, part: str | None) -> Path:
-        """Creates the folders of the log and of a part, and syncs their parent folders."""
+        """Creates the folders of the log and of a part, durably."""
         folder = self._folder if part is None else self._part(part)
         with named_errors(str(folder), "made"):
             if self._holds_other_things():
                 raise FailedPreconditionError(
                     f"'{self._folder}': it holds other things than a delta log; give another folder"
                 )
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self._storage.make()
             if not (self._folder / MARKER).is_file():
-                with replaced_file(self._folder / MARKER) as temporary:
-                    temporary.write_bytes(MARKER_TEXT)
-                _core.sync_directory(str(self._folder))
-            if part is not None and not folder.is_dir():
-                folder.mkdir(parents=True, exist_ok=True)
-                for parent in (folder.parent, self._folder, self._folder.parent):
-                    _core.sync_directory(str(parent))
+                self._storage.replace(MARKER, MARKER_TEXT)
+            if part is not None:
+                LocalStorage(folder).make()
         return folder
 
     def _holds_other_things(self) -> bool:
@@ -235,7 +227,7 @@ class FileTransport(Transport):
                     os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
                 except FileExistsError:
                     continue
-            _core.sync_directory(str(folder))
+            LocalStorage(folder).sync()
             return highest + 1
 
 
@@ -281,7 +273,7 @@ class FileAppender:
         descriptor = os.open(self._folder / following.name, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
         self.close()
         self._descriptor, self._segment, self._offset = descriptor, following, 0
-        _core.sync_directory(str(self._folder))
+        LocalStorage(self._folder).sync()
 
 
 class ContendedError(UnavailableError):

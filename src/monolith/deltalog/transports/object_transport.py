@@ -7,29 +7,22 @@ fsspec driver has no exclusive create is rejected when the part is opened.
 
 from __future__ import annotations
 
-import os
 import re
-import secrets
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-import fsspec
-from fsspec.asyn import AsyncFileSystem
-from fsspec.implementations.local import LocalFileSystem
-from fsspec.spec import AbstractFileSystem
-
-from monolith import _core
 from monolith.deltalog.increment import HEAD, RecordHeader, read_head, require_part
 from monolith.deltalog.transport import Claim, Extent, Transport
 from monolith.deltalog.transports.file_transport import MARKER, MARKER_TEXT, replaced
 from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError, UnimplementedError
-from monolith.files import named_errors
+from monolith.files import open_storage
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
 _NAME = re.compile(r"(\d{20})\.increment")
+_DOCUMENTS = "bases"
 POLL_SECONDS = 0.1
 
 
@@ -44,17 +37,15 @@ class ObjectTransport(Transport):
     def __init__(self, url: str, *, poll_seconds: float = POLL_SECONDS) -> None:
         self.place = url.rstrip("/")
         self._poll_seconds = poll_seconds
-        self.files, root = fsspec.core.url_to_fs(self.place)
-        self._root = str(root).rstrip("/")
+        self._storage = open_storage(self.place)
 
     def parts(self) -> list[str]:
         """Returns the names of the folders that have objects."""
-        with named_errors(self.place, "read"):
-            if not self.files.exists(f"{self._root}/{MARKER}"):
-                raise NotFoundError(
-                    f"'{self.place}': there is no delta log ({MARKER} is missing); the first writer makes it"
-                )
-            names = self.listed(f"{self._root}/parts")
+        if not self._storage.exists(MARKER):
+            raise NotFoundError(
+                f"'{self.place}': there is no delta log ({MARKER} is missing); the first writer makes it"
+            )
+        names = self._storage.below("parts").names()
         return sorted(name for name in names if self.numbers(name))
 
     def extent(self, part: str) -> Extent | None:
@@ -76,6 +67,7 @@ class ObjectTransport(Transport):
         require_part(part)
         self._require_exclusive()
         self._make_log()
+        self._storage.below(f"parts/{part}").make()
         while True:
             extent = self.extent(part)
             if after_writer is not None and (extent is None or extent.writer != after_writer):
@@ -84,11 +76,8 @@ class ObjectTransport(Transport):
                 raise replaced(self.place, part, -1 if extent is None else extent.generation)
             claim = Claim(1, 0) if extent is None else Claim(extent.generation + 1, extent.next)
             appender = ObjectAppender(self, part)
-            try:
-                self.create(part, claim.number, opening(claim))
-            except FileExistsError:
-                continue
-            return appender
+            if self.create(part, claim.number, opening(claim)):
+                return appender
 
     def tail(self, part: str, number: int | None) -> ObjectTail:
         """Returns a reader that starts at the object of a number."""
@@ -98,9 +87,8 @@ class ObjectTransport(Transport):
         """Removes objects of lower numbers; returns the first number that is left."""
         numbers = self.numbers(part)
         gone = [number for number in numbers[:-1] if number < below]
-        with named_errors(f"{self.place}/parts/{part}", "removed"):
-            for number in gone:  # the lowest first, so that no gap arises
-                self.files.rm_file(self.path(part, number))
+        for number in gone:  # the lowest first, so that no gap arises
+            self._storage.remove(_name(part, number))
         return numbers[len(gone)] if numbers else 0
 
     # Documents
@@ -108,30 +96,22 @@ class ObjectTransport(Transport):
     def put_document(self, name: str, text: bytes) -> None:
         """Writes the document as one object."""
         self._make_log()
-        path = f"{self._root}/bases/{name}"
-        with named_errors(path, "written"):
-            self.files.makedirs(f"{self._root}/bases", exist_ok=True)
-            self.files.pipe_file(path, text)
+        self._storage.below(_DOCUMENTS).make()
+        self._storage.replace(f"{_DOCUMENTS}/{name}", text)
 
     def documents(self) -> dict[str, bytes]:
-        """Returns every JSON object."""
+        """Returns every JSON object; one that vanishes meanwhile was removed."""
+        folder = self._storage.below(_DOCUMENTS)
         documents: dict[str, bytes] = {}
-        with named_errors(self.place, "read"):
-            for name in self.listed(f"{self._root}/bases"):
-                if name.endswith(".json"):
-                    try:
-                        documents[name] = self.files.cat_file(f"{self._root}/bases/{name}")
-                    except FileNotFoundError:
-                        continue
+        for name in folder.names():
+            if name.endswith(".json"):
+                with suppress(NotFoundError):
+                    documents[name] = folder.read(name)
         return documents
 
     def remove_document(self, name: str) -> None:
         """Removes the object."""
-        with named_errors(name, "removed"):
-            try:
-                self.files.rm_file(f"{self._root}/bases/{name}")
-            except FileNotFoundError:
-                return
+        self._storage.remove(f"{_DOCUMENTS}/{name}")
 
     def close(self) -> None:
         """Does nothing: no resources are held."""
@@ -141,104 +121,61 @@ class ObjectTransport(Transport):
     def numbers(self, part: str) -> list[int]:
         """Returns the numbers of the objects of a part, sorted."""
         require_part(part)
-        with named_errors(f"{self.place}/parts/{part}", "listed"):
-            matches = (_NAME.fullmatch(name) for name in self.listed(f"{self._root}/parts/{part}"))
-            return sorted(int(match[1]) for match in matches if match)
+        matches = (_NAME.fullmatch(name) for name in self._storage.below(f"parts/{part}").names())
+        return sorted(int(match[1]) for match in matches if match)
 
     def path(self, part: str, number: int) -> str:
         """Returns the path of the object of a number."""
-        return f"{self._root}/parts/{part}/{number:020d}.increment"
+        return self._storage.place(_name(part, number))
 
     def head(self, part: str, number: int) -> RecordHeader:
         """Reads the head of the record of a number."""
-        path = self.path(part, number)
-        with named_errors(path, "read"):
-            return read_head(self.files.cat_file(path, 0, HEAD.size), origin=path)
+        head = self._storage.read_start(_name(part, number), HEAD.size)
+        return read_head(head, origin=self.path(part, number))
 
     def read(self, part: str, number: int) -> bytes | None:
         """Reads the record of a number; None if it does not exist."""
-        path = self.path(part, number)
-        with named_errors(path, "read"):
-            try:
-                data: bytes = self.files.cat_file(path)
-            except FileNotFoundError:
-                return None
-            return data
+        try:
+            return self._storage.read(_name(part, number))
+        except NotFoundError:
+            return None
 
-    def create(self, part: str, number: int, record: bytes) -> None:
-        """Creates the object of a number exclusively.
-
-        Raises:
-            FileExistsError: the object exists.
-        """
-        path = self.path(part, number)
-        with named_errors(path, "written"):
-            try:
-                self.files.makedirs(path.rpartition("/")[0], exist_ok=True)
-                self._create_whole(path, record)
-            except FileExistsError:
-                pass
-            else:
-                return
-        raise FileExistsError(path)
+    def create(self, part: str, number: int, record: bytes) -> bool:
+        """Creates the object of a number, unless it exists; returns whether it did."""
+        return self._storage.create(_name(part, number), record)
 
     def size(self, part: str, number: int) -> int:
         """Returns the size of the object of a number; 0 if it was removed."""
         try:
-            return int(self.files.size(self.path(part, number)) or 0)
-        except FileNotFoundError:
+            return self._storage.size(_name(part, number))
+        except NotFoundError:
             return 0
-
-    def listed(self, folder: str) -> list[str]:
-        """Lists the names in a folder, bypassing the cache; none if the folder does not exist."""
-        self.files.invalidate_cache(folder)
-        try:
-            return [str(path).rstrip("/").rpartition("/")[2] for path in self.files.ls(folder, detail=False)]
-        except FileNotFoundError:
-            return []
 
     # Internals
 
-    def _create_whole(self, path: str, record: bytes) -> None:
-        """Creates an object atomically; in a local folder by linking, since readers would see the file grow."""
-        if not isinstance(self.files, LocalFileSystem):
-            self.files.pipe_file(path, record, mode="create")
-            return
-        temporary = Path(f"{path}.{secrets.token_hex(8)}.tmp")
-        try:
-            with temporary.open("wb") as file:
-                file.write(record)
-                file.flush()
-                os.fdatasync(file.fileno())
-            os.link(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        _core.sync_directory(str(temporary.parent))
-
     def _require_exclusive(self) -> None:
-        """Rejects drivers that check and then write, which is the fallback of fsspec."""
-        makers = (getattr(type(self.files), name, None) for name in ("pipe_file", "_pipe_file"))
-        base = (AbstractFileSystem.pipe_file, AsyncFileSystem._pipe_file, AsyncFileSystem.pipe_file)  # noqa: SLF001 - what drivers replace
-        if not isinstance(self.files, LocalFileSystem) and all(maker is None or maker in base for maker in makers):
+        """Rejects drivers that check and then write."""
+        if not self._storage.creates_exclusively:
             raise UnimplementedError(
                 f"'{self.place}': its driver cannot create an object only if it does not exist, which a delta log"
                 " requires; use another object store, or Kafka"
             )
 
     def _make_log(self) -> None:
-        with named_errors(self.place, "written"):
-            if self._has_marker():
-                return
-            # List first, then check the marker again: another writer may be creating the log.
-            if self.listed(self._root) and not self._has_marker():
-                raise FailedPreconditionError(
-                    f"'{self.place}': it holds other things than a delta log ({MARKER} is missing); give another folder"
-                )
-            self.files.makedirs(self._root, exist_ok=True)
-            self.files.pipe_file(f"{self._root}/{MARKER}", MARKER_TEXT)
+        if self._storage.exists(MARKER):
+            return
+        # List first, then check the marker again: another writer may be creating the log.
+        others = [name for name in self._storage.names() if not name.startswith(MARKER)]
+        if others and not self._storage.exists(MARKER):
+            raise FailedPreconditionError(
+                f"'{self.place}': it holds other things than a delta log ({MARKER} is missing); give another folder"
+            )
+        self._storage.make()
+        self._storage.replace(MARKER, MARKER_TEXT)
 
-    def _has_marker(self) -> bool:
-        return bool(self.files.exists(f"{self._root}/{MARKER}"))
+
+def _name(part: str, number: int) -> str:
+    return f"parts/{part}/{number:020d}.increment"
 
 
 class ObjectAppender:
@@ -250,11 +187,9 @@ class ObjectAppender:
 
     def append(self, number: int, record: bytes) -> None:
         """Creates the object of a number."""
-        try:
-            self._transport.create(self._part, number, record)
-        except FileExistsError as error:
+        if not self._transport.create(self._part, number, record):
             generation = self._transport.head(self._part, number).generation
-            raise replaced(self._transport.place, self._part, generation) from error
+            raise replaced(self._transport.place, self._part, generation)
 
     def close(self) -> None:
         """Does nothing: no resources are held."""

@@ -17,6 +17,5 @@ from .machine import unpack_entries as unpack_entries
 from .rules import JoinRuleConfig as JoinRuleConfig
 from .service import Joiner as Joiner
 from .service import JoinerConfig as JoinerConfig
-from .state import PartitionLock as PartitionLock
 from .topics import TopicInput as TopicInput
 from .topics import num_partitions as num_partitions

@@ -11,7 +11,7 @@ import numpy as np
 from monolith import _core
 from monolith.data.records import MAX_RECORD_BYTES
 from monolith.errors import DataLossError, FailedPreconditionError
-from monolith.files import named_errors, open_if_there, refuse_special_file
+from monolith.files import LocalStorage, named_errors, open_if_there, refuse_special_file
 from monolith.online.joiner.endpoints import Arrived, plain_offset
 from monolith.online.joiner.examples import whole_examples
 
@@ -114,9 +114,10 @@ class FileOutput:
         """Finds the last complete record after `place`, and truncates a torn one."""
         refuse_special_file(self._path)
         with named_errors(self._path, "written"):
-            Path(self._path).parent.mkdir(parents=True, exist_ok=True)
+            folder = LocalStorage(Path(self._path).parent)
+            folder.make()
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            _core.sync_directory(str(Path(self._path).parent))
+            folder.sync()
             size = os.fstat(self._descriptor).st_size
             if size < place:
                 raise DataLossError(

@@ -12,6 +12,7 @@ from monolith.clock import LOOK_SECONDS, SystemClock
 from monolith.config import Config, config, require_at_least
 from monolith.data.records import BadRecords, Framing
 from monolith.errors import InvalidArgumentError
+from monolith.files import FileLock, LocalStorage
 from monolith.observe import MetricClient
 from monolith.online.joiner.endpoints import kafka_place
 from monolith.online.joiner.examples import ExampleWriter
@@ -20,7 +21,7 @@ from monolith.online.joiner.machine import JoinCounts
 from monolith.online.joiner.partition import JoinPartition
 from monolith.online.joiner.rolled_files import RolledInput, is_pattern
 from monolith.online.joiner.rules import JoinRuleConfig
-from monolith.online.joiner.state import PartitionLock, PartitionState
+from monolith.online.joiner.state import PartitionState
 from monolith.online.joiner.topics import TopicInput, TopicOutput, num_partitions
 from monolith.stop_request import StopRequest
 
@@ -119,8 +120,8 @@ class Joiner:
                 return
             if number in self._threads:
                 continue
-            lock = PartitionLock(self._state_path(number, "lock"))
-            if lock.acquire():
+            lock = self._take_partition(number)
+            if lock is not None:
                 _LOG.info("partition %d of %d is joined here now", number, total)
                 thread = threading.Thread(
                     target=self._join, args=(number, lock, total, share), name=f"joiner-{number}", daemon=True
@@ -129,10 +130,16 @@ class Joiner:
                     self._threads[number] = thread
                 thread.start()
 
+    def _take_partition(self, number: int) -> FileLock | None:
+        folder = LocalStorage(Path(self.config.state_dir))
+        folder.make()
+        lock = folder.lock(f"partition-{number:05d}.lock")
+        return None if lock is None else lock.require_held()
+
     def _state_path(self, number: int, ending: str) -> str:
         return str(Path(self.config.state_dir) / f"partition-{number:05d}.{ending}")
 
-    def _join(self, number: int, lock: PartitionLock, total: int, share: int) -> None:
+    def _join(self, number: int, lock: FileLock, total: int, share: int) -> None:
         try:
             partition = self._partition(number, total, share)
             try:

@@ -2,15 +2,13 @@
 
 A step is one transaction. `steps` has the entries added or changed in each step as one blob; the last version of a key
 counts, and a due entry is discarded (see `EntryLog`). `spilled` has the entries that did not fit in memory, `outbox`
-the examples until they are in the output. After a crash the state is that of the last committed step. `PartitionLock`
-is a lock on a file next to the state, which the system releases when a process dies.
+the examples until they are in the output. After a crash the state is that of the last committed step. Other processes
+are kept out by a `FileLock` next to the state.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import sqlite3
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -25,7 +23,7 @@ from monolith.errors import (
     PermissionDeniedError,
     ResourceExhaustedError,
 )
-from monolith.files import named_errors
+from monolith.files import LocalStorage, named_errors
 from monolith.online.joiner.machine import OVERHEAD_BYTES, pack_entries, unpack_entries
 
 if TYPE_CHECKING:
@@ -88,7 +86,7 @@ class PartitionState:
         self._memory_bytes = memory_bytes
         with self._named():
             with named_errors(path, "written"):
-                Path(path).parent.mkdir(parents=True, exist_ok=True)
+                LocalStorage(Path(path).parent).make()
             self._database = sqlite3.connect(path, isolation_level=None)
             try:
                 self._prepare(max_bytes)
@@ -363,33 +361,3 @@ class EntryLog:
         for number in [number for number in self._steps if number <= last] if last else ():
             del self._steps[number]
         return last
-
-
-class PartitionLock:
-    """The lock of one partition; held from `acquire` to `release`, or to the end of the process."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._descriptor: int | None = None
-
-    def acquire(self) -> bool:
-        """Tries to acquire the lock; returns False if another process has it."""
-        with named_errors(self.path, "written"):
-            Path(self.path).parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                os.close(descriptor)
-                return False
-            except BaseException:
-                os.close(descriptor)
-                raise
-        self._descriptor = descriptor
-        return True
-
-    def release(self) -> None:
-        """Releases the lock."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None

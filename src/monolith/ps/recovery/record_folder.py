@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from monolith import _core
-from monolith.errors import DataLossError, UnavailableError
+from monolith.errors import DataLossError, OpError, UnavailableError
+from monolith.files import LocalStorage
 from monolith.ps.recovery.record_file import RecordFile
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class RecordFolder:
 
     def __init__(self, folder: str, index: int, num_ps: int) -> None:
         self.path = Path(folder)
+        self._storage = LocalStorage(self.path)
         self.index, self.num_ps = index, num_ps
         self.title = f"recovery record of server {index} in '{folder}'"
         self._prefix = f"ps-{index}-of-{num_ps}.record"
@@ -40,10 +41,11 @@ class RecordFolder:
             UnavailableError: the folder cannot be created or listed.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            for path in self.path.glob(f"{self._prefix}*.tmp"):
-                path.unlink(missing_ok=True)
-        except OSError as error:
+            self._storage.make()
+            for name in self._storage.names():
+                if name.startswith(self._prefix) and name.endswith(".tmp"):
+                    self._storage.remove(name)
+        except OpError as error:
             raise UnavailableError(f"recovery record: folder '{self.path}' cannot be used: {error}") from error
 
     def path_of(self, number: int, writer: int) -> Path:
@@ -52,8 +54,7 @@ class RecordFolder:
 
     def claim(self, writer: int) -> None:
         """Claims the record for this process; a replaced process that is still alive stops writing."""
-        _core.commit_file(str(self._claim), f"{writer:016x}\n".encode())
-        self.sync()
+        self._storage.replace(self._claim, f"{writer:016x}\n".encode())
 
     def is_claimed_by(self, writer: int) -> bool:
         """Returns whether no later process has claimed the record."""
@@ -61,7 +62,7 @@ class RecordFolder:
 
     def sync(self) -> None:
         """Makes the file names durable."""
-        _core.sync_directory(str(self.path))
+        self._storage.sync()
 
     def found(self) -> list[RecordFile]:
         """Returns the files in order; skips damaged ones, with a warning."""
@@ -93,12 +94,12 @@ class RecordFolder:
                 path.unlink(missing_ok=True)
 
     @property
-    def _claim(self) -> Path:
-        return self.path / f"{self._prefix}.owner"
+    def _claim(self) -> str:
+        return f"{self._prefix}.owner"
 
     def claimed_by(self) -> int | None:
         """Returns the writer that has claimed the record; None: none has."""
         try:
-            return int(self._claim.read_text(encoding="ascii"), 16)
-        except (OSError, ValueError):
+            return int(self._storage.read(self._claim), 16)
+        except (OpError, ValueError):
             return None

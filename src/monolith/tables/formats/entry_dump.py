@@ -11,6 +11,7 @@ restored.
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,9 +20,10 @@ import numpy as np
 
 from monolith import _core
 from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
+from monolith.files import begin_file, open_storage
 from monolith.tables.arrays import id_array
-from monolith.tables.formats.sharded_files import refuse_other_totals, shard_path, shards_of, temporary_path
-from monolith.tables.snapshot.files import bucket_ranges, make_folder
+from monolith.tables.formats.sharded_files import refuse_other_totals, shard_path, shards_of
+from monolith.tables.snapshot.files import bucket_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -169,9 +171,11 @@ def export_group_entry_dump(group: TableGroup, base: BasePath, *, num_shards: in
     meta = _export_files(_meta_base(base), len(files))
     counts = _export(group.native, files, list(range(len(group.native))), snappy=True)
     try:
-        for (path, temporary, *_), entries in zip(meta, counts, strict=True):
+        for (path, *_), entries in zip(meta, counts, strict=True):
             records = [_metadata_record(name, entries[number]) for number, name in enumerate(group.native.names)]
-            _core.write_records(str(path), str(temporary), records, snappy=False)
+            with begin_file(path) as temporary:
+                _core.write_records(str(path), str(temporary.path), records, snappy=False)
+        open_storage(base.parent).sync()
     except BaseException:
         for path, *_ in [*files, *meta]:
             path.unlink(missing_ok=True)
@@ -200,15 +204,12 @@ def _num_shards(num_shards: int, rows: int) -> int:
     return num_shards
 
 
-def _export_files(base: Path, num_shards: int) -> list[tuple[Path, Path, int, int]]:
-    """Returns path, temporary path and buckets of every shard."""
-    make_folder(base.parent)
+def _export_files(base: Path, num_shards: int) -> list[tuple[Path, int, int]]:
+    """Returns path and buckets of every shard."""
+    open_storage(base.parent).make()
     refuse_other_totals(base, num_shards)
-    files = []
-    for shard, (begin, end) in enumerate(bucket_ranges(num_shards)):
-        path = shard_path(base, shard, num_shards)
-        files.append((path, temporary_path(path), begin, end))
-    return files
+    ranges = enumerate(bucket_ranges(num_shards))
+    return [(shard_path(base, shard, num_shards), begin, end) for shard, (begin, end) in ranges]
 
 
 def _import(
@@ -225,24 +226,24 @@ def _import(
 
 
 def _export(
-    native: NativeTables, files: Sequence[tuple[Path, Path, int, int]], tables: list[int], *, snappy: bool
+    native: NativeTables, files: Sequence[tuple[Path, int, int]], tables: list[int], *, snappy: bool
 ) -> list[list[int]]:
     _refuse_serving([native.configs[number] for number in tables])
     cut = native.core.cut()
-    try:
+    with ExitStack() as ending:
+        ending.callback(cut.release)
+        temporaries = [str(ending.enter_context(begin_file(path)).path) for path, *_ in files]
         counts = _core.export_entry_dump(
             native.core,
             cut,
-            [(str(path), str(temporary), begin, end) for path, temporary, begin, end in files],
+            [(str(path), at, begin, end) for (path, begin, end), at in zip(files, temporaries, strict=True)],
             tables,
             snappy=snappy,
             drop_expired=True,
             threads=min(_MOST_THREADS, os.cpu_count() or 1),
             transfer=_core.Transfer(),
         )
-    finally:
-        cut.release()
-    _core.sync_directory(str(files[0][0].parent))
+    open_storage(files[0][0].parent).sync()
     return counts
 
 

@@ -17,9 +17,9 @@ from google.protobuf.message import DecodeError
 
 from monolith import _core
 from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
-from monolith.tables.formats.sharded_files import refuse_other_totals, shard_path, shards_of, temporary_path
+from monolith.files import begin_file, open_storage
+from monolith.tables.formats.sharded_files import refuse_other_totals, shard_path, shards_of
 from monolith.tables.protos import hash_filter_pb2 as messages
-from monolith.tables.snapshot.files import make_folder
 
 if TYPE_CHECKING:
     import os
@@ -137,19 +137,21 @@ def write_filter_dump(base: str | os.PathLike[str], dump: FilterDump) -> list[Pa
             raise InvalidArgumentError(
                 f"filter dump: split {number}: {expected} cells expected, got {len(split.cells)}"
             )
-    make_folder(base.parent)
+    folder = open_storage(base.parent)
+    folder.make()
     refuse_other_totals(base, dump.split_num)
     written: list[Path] = []
     try:
         for number, split in enumerate(dump.splits):
             path = shard_path(base, number, dump.split_num)
-            _core.write_records(str(path), str(temporary_path(path)), list(_records(dump, split)), snappy=False)
+            with begin_file(path) as temporary:
+                _core.write_records(str(path), str(temporary.path), list(_records(dump, split)), snappy=False)
             written.append(path)
     except BaseException:
         for path in written:
             path.unlink(missing_ok=True)
         raise
-    _core.sync_directory(str(base.parent))
+    folder.sync()
     return written
 
 

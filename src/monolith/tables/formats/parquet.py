@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import errno
 import importlib
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from monolith import _core
-from monolith.errors import FileUnavailableError, NotFoundError, StorageFullError
+from monolith.errors import FileUnavailableError, StorageFullError
+from monolith.files import replaced_file
 from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.slot_keys import ids_of_keys
 
@@ -46,19 +46,18 @@ def export_parquet(table: HashTable, path: str | os.PathLike[str], *, state: boo
     """
     arrow, parquet = _import_pyarrow()
     target = Path(path)
-    temporary = target.with_name(f"{target.name}-tmp-{secrets.randbits(64)}")
     number = table.native.number_of(table.name)
     state_bytes = table.native.core.state_bytes(number) if state and not table.config.serving else 0
     columns = _Columns(arrow, table, number, state_bytes)
     try:
-        with table.store.cut() as cut, parquet.ParquetWriter(temporary, columns.schema) as writer:
-            rows = sum(_write(writer, columns.table(blocks)) for blocks in _row_groups(cut, number))
-        temporary.replace(target)
+        with (
+            replaced_file(target) as temporary,
+            table.store.cut() as cut,
+            parquet.ParquetWriter(temporary, columns.schema) as writer,
+        ):
+            return sum(_write(writer, columns.table(blocks)) for blocks in _row_groups(cut, number))
     except OSError as error:
         raise _translated(error, target) from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    return rows
 
 
 def _import_pyarrow() -> tuple[Any, Any]:
@@ -146,8 +145,6 @@ class _Columns:
 
 def _translated(error: OSError, path: Path) -> Exception:
     message = f"file '{path}': cannot be written: {error}"
-    if isinstance(error, FileNotFoundError):
-        return NotFoundError(message)
     # pyarrow raises OSError without errno for a full disk; only the text names the cause
     full = error.errno in {errno.ENOSPC, errno.EFBIG, errno.EDQUOT} or "No space left" in str(error)
     return StorageFullError(message) if full else FileUnavailableError(message)

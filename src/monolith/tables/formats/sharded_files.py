@@ -1,9 +1,8 @@
-"""File sets of ByteDance Monolith: `<base>-%05d-of-%05d`, complete or rejected, each written under a temporary name."""
+"""File sets of ByteDance Monolith: `<base>-%05d-of-%05d`, complete or rejected."""
 
 from __future__ import annotations
 
 import re
-import secrets
 from typing import TYPE_CHECKING
 
 from monolith.errors import AlreadyExistsError, InvalidArgumentError
@@ -60,11 +59,6 @@ def _siblings(base: Path) -> list[Path]:
 def shard_path(base: Path, shard: int, total: int) -> Path:
     """Returns the path of one shard."""
     return base.with_name(f"{base.name}-{shard:05d}-of-{total:05d}")
-
-
-def temporary_path(path: Path) -> Path:
-    """Returns a new name in the same folder, under which a file is written before it is renamed."""
-    return path.with_name(f"{path.name}-tmp-{secrets.randbits(64)}")
 
 
 def refuse_other_totals(base: Path, total: int) -> None:

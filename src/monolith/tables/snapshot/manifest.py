@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith import _core
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
-from monolith.files import read_regular_file, seal, unseal
+from monolith.files import open_storage, seal, unseal
 from monolith.tables.batch import BatchStamp
 from monolith.tables.history import ALL_BUCKETS, OwnerClock, bucket_bounds
 from monolith.tables.schema import TableSchema, fnv1a_64
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
+
+    from monolith.files import Storage
 
 
 FORMAT_VERSION = 2
@@ -133,19 +135,23 @@ def require_json(value: Json, *, name: str) -> None:
         raise InvalidArgumentError(f"snapshot: {name} must be made of plain JSON values: keys texts, sequences lists")
 
 
-def read_manifest(folder: Path) -> SnapshotManifest:
-    """Reads the manifest of a local snapshot folder.
+def read_manifest(folder: str | os.PathLike[str]) -> SnapshotManifest:
+    """Reads the manifest of a snapshot folder.
 
     Raises:
         NotFoundError: there is no committed snapshot.
         DataLossError: the file is damaged.
     """
-    path = folder / MANIFEST_NAME
+    return manifest_of(open_storage(folder))
+
+
+def manifest_of(storage: Storage) -> SnapshotManifest:
+    """Reads the manifest in a folder, like `read_manifest`."""
     try:
-        text = read_regular_file(str(path), most_bytes=_MOST_BYTES)
-    except (FileNotFoundError, NotFoundError) as error:
-        raise NotFoundError(f"folder '{folder}': no snapshot here ({MANIFEST_NAME} is missing)") from error
-    return SnapshotManifest.from_bytes(text, origin=f"file '{path}'")
+        text = storage.read(MANIFEST_NAME, most_bytes=_MOST_BYTES)
+    except NotFoundError as error:
+        raise NotFoundError(f"folder '{storage.path}': no snapshot here ({MANIFEST_NAME} is missing)") from error
+    return SnapshotManifest.from_bytes(text, origin=f"file '{storage.place(MANIFEST_NAME)}'")
 
 
 def _plain(manifest: SnapshotManifest) -> dict[str, Any]:

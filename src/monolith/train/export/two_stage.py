@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import fsspec
 import numpy as np
 import torch
 from torch import nn
@@ -15,7 +14,7 @@ from torch import nn
 from monolith.data import Batch
 from monolith.errors import InvalidArgumentError
 from monolith.export import ExportConfig, ExportSource, ModelCall, write_export
-from monolith.files import join, named_errors
+from monolith.files import join, open_storage
 from monolith.nn import Embeddings, Slice, Slot, TableDefaults, use_table_defaults
 from monolith.tables import Fp32, HashTable, Segment, Sgd, TableConfig
 from monolith.tables.formats import export_entry_dump
@@ -123,13 +122,12 @@ def write_item_cache(items: CachedItems, folder: str) -> str:
     table.assign(items.ids, items.values)
     with tempfile.TemporaryDirectory() as temporary:
         (written,) = export_entry_dump(table, Path(temporary) / CACHE, num_shards=1)
-        place = join(folder, written.name)
-        with named_errors(place, "written"):
-            files, path = fsspec.core.url_to_fs(place)
-            files.makedirs(files._parent(path), exist_ok=True)  # noqa: SLF001 - the way of every file system of fsspec
-            files.put_file(str(written), f"{path}.tmp")
-            files.mv(f"{path}.tmp", path)
-    return place
+        storage = open_storage(folder)
+        storage.make()
+        storage.remove_abandoned()
+        storage.remove(f"{written.name}.tmp")  # of an older version that was killed
+        storage.put(written.name, written)
+    return join(folder, written.name)
 
 
 def export_two_stage(

@@ -19,7 +19,6 @@ from monolith.checkpoint import (
     folder_of_rank,
     full_local_path,
     id_of,
-    open_folder,
     read_manifest,
     split_path,
     take_cut,
@@ -27,7 +26,7 @@ from monolith.checkpoint import (
 from monolith.checkpoint.restore import ALL_PARTS, LoadedCheckpoint, Parts, Prepared
 from monolith.collective.sharded import OwnRows, own_cut, sharded_stores, stamps_from_plain, stamps_to_plain
 from monolith.errors import FailedPreconditionError, OpError
-from monolith.files import join
+from monolith.files import join, open_storage
 from monolith.tables import ALL_BUCKETS, OwnerClock
 from monolith.train._rank_words import RankAgreement
 from monolith.train.saving.rank_protocol import RankSaveProtocol, prepare_on_all, with_batches_of_all
@@ -137,7 +136,7 @@ class RankFolderSaveProtocol(RankSaveProtocol):
     def source_of(self, model_dir: str, basename: str) -> str:
         """Returns the directory of this rank in another model directory, or that itself if it has none for ranks."""
         own = self._folder_of(self._part.rank, model_dir)
-        return own if Catalog(open_folder(own), basename).newest_first() else model_dir
+        return own if Catalog(open_storage(own), basename).newest_first() else model_dir
 
     def candidates(self, catalog: Catalog) -> list[str]:
         """Returns the checkpoints that all ranks have; if none has any, those of the model directory."""
@@ -148,7 +147,7 @@ class RankFolderSaveProtocol(RankSaveProtocol):
             return list(own.values())
 
         of_ranks: list[list[list[Any]]] = self._words.run_on_all("the checkpoints of ranks", look)
-        merged = Catalog(open_folder(self._model_dir), catalog.basename)
+        merged = Catalog(open_storage(self._model_dir), catalog.basename)
         others: list[str] = self._words.broadcast("the checkpoints of all ranks", merged.newest_first)
         if not any(of_ranks):
             return others
@@ -213,7 +212,7 @@ class RankFolderSaveProtocol(RankSaveProtocol):
 
 def _root_of(folder: str) -> str:
     """Returns a directory as full paths begin."""
-    return full_local_path(open_folder(folder).path)
+    return full_local_path(open_storage(folder).path)
 
 
 def _own_parts(stores: Mapping[str, StoreCut]) -> dict[str, StoreCut]:
