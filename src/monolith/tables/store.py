@@ -15,16 +15,19 @@ The lifecycle of a batch::
 The clock is the stamp: (worker, number of that worker's batch). A store has no global number of updates: many workers
 push to many owners without an order among them. An owner stores the last stamp of every worker together with its rows
 and changes both under one gate; only that pair is atomic. Owners may differ by the pushes in flight.
+
+Some engines can do more, which callers find out by `isinstance(store, ...)` with an optional protocol: `RemoteRows`,
+`CollectiveRows` and `ServingRows` below, and `PublishedRows` of `monolith.deltalog.publish`.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -195,6 +198,14 @@ class Store(Protocol):
         """Properties of this engine."""
         ...
 
+    @property
+    def owned(self) -> Sequence[range]:
+        """The buckets of each owner of rows, in the order of `WorkerSession.applied_by_server`; together all buckets.
+
+        An engine with one owner has `(ALL_BUCKETS,)`.
+        """
+        ...
+
     # Batches
 
     def join(self, worker: int) -> WorkerSession:
@@ -307,4 +318,68 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Ends its threads, connections and readers. Idempotent."""
+        ...
+
+
+# Optional
+
+
+class RowOwners(Protocol):
+    """The owners of a store's rows, which can lose their state one by one."""
+
+    @property
+    def owned(self) -> Sequence[range]:
+        """The buckets of each owner."""
+        ...
+
+    def uninitialized(self) -> Sequence[int]:
+        """Returns the owners without state: `set_initialized` was not called since they started."""
+        ...
+
+    def set_initialized(self) -> None:
+        """Marks all owners as having state, for as long as they run."""
+        ...
+
+    def resume(self, lost: Sequence[int], *, applied: Sequence[OwnerClock], generation: int) -> None:
+        """Like `Store.resume`, for these owners alone; the others are unchanged."""
+        ...
+
+
+@runtime_checkable
+class RemoteRows(Protocol):
+    """Optional: rows of owners that outlive this process, also serve other workers, and can be lost one by one."""
+
+    @property
+    def name(self) -> str:
+        """Name of the store at its owners."""
+        ...
+
+    @property
+    def owners(self) -> RowOwners:
+        """The owners, for a restore of those that were lost; without it they are restored together."""
+        ...
+
+    @property
+    def steps_of_others(self) -> int:
+        """Batches of all other workers, as last reported by the first owner; -1: not reported yet."""
+        ...
+
+    def refresh_newest_time(self) -> None:
+        """Refreshes the newest time from the owners, after another process has replaced their rows."""
+        ...
+
+
+@runtime_checkable
+class CollectiveRows(Protocol):
+    """Optional, for the trait `collective`: what a rank does for the calls of other ranks while it makes none itself.
+
+    Both methods return handlers by the kind of call, for `collective.LockStep.follow`.
+    """
+
+    def followers(self) -> Mapping[str, Callable[[Any, bytes], object]]:
+        """Returns the handlers of calls of training."""
+        ...
+
+    def saving_followers(self) -> Mapping[str, Callable[[Any, bytes], object]]:
+        """Returns the handlers of calls of saving."""
         ...

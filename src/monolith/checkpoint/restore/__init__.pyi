@@ -9,4 +9,3 @@ from .restoring import restore_without_dense as restore_without_dense
 from .rules import is_left_out_already as is_left_out_already
 from .rules import record_left_out as record_left_out
 from .rules import without_leave_out as without_leave_out
-from .store_restore import part_owners as part_owners

@@ -282,7 +282,7 @@ class ShardedStore(NativeStore[ShardedPlan]):
         return self._readers.open(name, at)
 
     def open_publisher(self, name: str, log: DeltaLog, publishing_config: StorePublishingConfig) -> StorePublisher:
-        """Returns a publisher of the changes of this rank; see `deltalog.publish.store_publisher.PublishesItself`.
+        """Returns a publisher of the changes of this rank; see `deltalog.publish.PublishedRows`.
 
         It makes no call to other ranks, and creates marks of its own: readers of all ranks cannot be open at the same
         time.

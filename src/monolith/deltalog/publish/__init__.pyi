@@ -5,6 +5,7 @@ from .log_position import LogPosition as LogPosition
 from .part_publisher import PartPublisher as PartPublisher
 from .publisher import DeltaPublisher as DeltaPublisher
 from .publisher import PublisherConfig as PublisherConfig
+from .store_publisher import PublishedRows as PublishedRows
 from .store_publisher import StorePublisher as StorePublisher
 from .store_publisher import StorePublishingConfig as StorePublishingConfig
 from .store_publisher import Trained as Trained

@@ -21,11 +21,11 @@ from monolith.deltalog.publish.log_position import LogPosition
 from monolith.deltalog.publish.part_publisher import RECORD_BYTES, PartPublisher
 from monolith.deltalog.publish.store_publisher import (
     ExamplesTally,
+    PublishedRows,
     StorePublishingConfig,
     Tally,
     Trained,
     named_stores,
-    publishes_itself,
 )
 from monolith.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, NotFoundError, OpError
 from monolith.files import basename
@@ -166,9 +166,8 @@ class DeltaPublisher:
 
     def _follow_store(self, name: str, store: Store) -> StorePublisher:
         options = self._config
-        elsewhere = publishes_itself(store)
-        if elsewhere is not None:
-            return elsewhere.open_publisher(
+        if isinstance(store, PublishedRows):
+            return store.open_publisher(
                 name, self.log, StorePublishingConfig(options.interval, self.restored, options.record_bytes)
             )
         return PartPublisher(

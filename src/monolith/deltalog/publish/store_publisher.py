@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from monolith.tables import Schema
 
@@ -138,8 +138,12 @@ class StorePublishingConfig(NamedTuple):
     """Approximate maximum size of an increment; larger changes are split."""
 
 
-class PublishesItself(Protocol):
-    """A store whose rows are published by their owners, such as `monolith.ps.PsStore` and the stores of ranks."""
+@runtime_checkable
+class PublishedRows(Protocol):
+    """Optional, for a `monolith.tables.Store`: its owners publish their rows, such as servers and ranks.
+
+    The process of a `DeltaPublisher` publishes the rows of all other stores by itself.
+    """
 
     def open_publisher(self, name: str, log: DeltaLog, publishing_config: StorePublishingConfig) -> StorePublisher:
         """Returns a publisher that follows its rows from now on.
@@ -150,8 +154,3 @@ class PublishesItself(Protocol):
             publishing_config: Settings.
         """
         ...
-
-
-def publishes_itself(store: Store) -> PublishesItself | None:
-    """Returns the store if it provides its own publisher; None if this process publishes all of it."""
-    return cast("PublishesItself", store) if hasattr(store, "open_publisher") else None

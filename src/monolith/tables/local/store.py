@@ -71,6 +71,11 @@ class LocalStore(NativeStore[LocalPlan]):
         """Properties of the engine: in process and exact."""
         return Traits()
 
+    @property
+    def owned(self) -> tuple[range, ...]:
+        """All buckets: there is one owner."""
+        return (ALL_BUCKETS,)
+
     # Batches
 
     def join(self, worker: int) -> LocalWorkerSession:
