@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 from hypothesis import HealthCheck, settings
 
+from contracts.device_store import DeviceStore
 from contracts.pipe_store import PipeHost, PipeStore
 from contracts.rank_processes import rank_processes
 from hooks.server.certificates import make_certificate
@@ -26,6 +27,7 @@ StoreFactory = Callable[[Mapping[str, TableConfig]], Store]
 STORES: dict[str, StoreFactory] = {
     "reference": ReferenceStore,
     "local": LocalStore,
+    "device": DeviceStore,
     "pipe": PipeStore,
 }
 SERVERS_HERE = {"three servers here": 3}
@@ -35,13 +37,13 @@ SERVERS = {"one server": 1, "three servers": 3, "two servers over TLS": 2}
 RANKS = {"three ranks": 3}
 """Engines that are ranks of a synchronous run, and how many."""
 _SHARE_OF_EXAMPLES = 1 / 3
-"""Of random programs, for engines that are behind connections: all run the same ones, and there each takes a second."""
+"""Of random programs, for engines that take longer, such as those behind connections: there each takes a second."""
 
 
 def examples(name: str, *, most: int) -> settings:
     """How many random programs an engine runs; machines differ in speed, so none is too slow."""
-    is_remote = name in {*SERVERS_HERE, *SERVERS, *RANKS}
-    number = round(_SHARE_OF_EXAMPLES * most) if is_remote else most
+    takes_longer = name in {"device", *SERVERS_HERE, *SERVERS, *RANKS}
+    number = round(_SHARE_OF_EXAMPLES * most) if takes_longer else most
     return settings(max_examples=number, suppress_health_check=[HealthCheck.too_slow])
 
 

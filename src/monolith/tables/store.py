@@ -29,11 +29,15 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
+    from monolith import _core
     from monolith.tables.batch import Applied, BatchStamp, Pending, Plan, Rows, Update
     from monolith.tables.formats.row_block import RowBlock
     from monolith.tables.history import ChangePosition, ChangeReader, Cut, OwnerClock
+    from monolith.tables.keyed_rows import KeyedRows, KeyedValues
     from monolith.tables.schema import Schema
     from monolith.tables.snapshot.manifest import SnapshotManifest
     from monolith.tables.snapshot.restore import RestoreReport
@@ -382,4 +386,31 @@ class CollectiveRows(Protocol):
 
     def saving_followers(self) -> Mapping[str, Callable[[Any, bytes], object]]:
         """Returns the handlers of calls of saving."""
+        ...
+
+
+@runtime_checkable
+class ServingRows(Store, Protocol):
+    """Optional: a store whose rows requests read by their keys, without a worker; `monolith.serving` needs it."""
+
+    @property
+    def core(self) -> _core.Group | None:
+        """The rows as the core's kernels take them, which look up and pool all rows of a request in one call.
+
+        None: they are not in the core. Then requests call `lookup`, and the rows are pooled on their device.
+        """
+        ...
+
+    def lookup(self, keyed: KeyedRows, *, step: int = 0) -> KeyedValues:
+        """Returns the current rows of keys that `buckets_of_keys` has checked. Safe beside writers: no row is torn.
+
+        `step` is for quantisers of training, as in `WorkerSession.read`.
+        """
+        ...
+
+    def overwrite(self, keyed: KeyedRows, values: NDArray[np.float32]) -> None:
+        """Overwrites the weights of keys, timed now, by flat values in the order of `lookup`; the last of equals wins.
+
+        Rows of absent keys are created. Weights that are not finite are stored as they are.
+        """
         ...
