@@ -92,9 +92,10 @@ class DeviceStore:
     core = None
     traits = Traits(device=NAME)
 
-    def __init__(self, configs: Mapping[str, TableConfig]) -> None:
+    def __init__(self, configs: Mapping[str, TableConfig], *, rows: LocalStore | None = None) -> None:
+        """`rows`: what the device holds at first."""
         assert add_device()
-        own = LocalStore(configs)
+        own = LocalStore(configs) if rows is None else rows
         self.schema, self.owned = own.schema, own.owned
         self._own = own
         self.cut, self.open_reader, self.touch, self.erase = own.cut, own.open_reader, own.touch, own.erase

@@ -22,7 +22,7 @@ class DeviceTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, on_host: torch.Tensor) -> Self:
-        made: Self = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: Self = torch.Tensor._make_wrapper_subclass(
             cls,
             on_host.shape,
             strides=on_host.stride(),
@@ -40,7 +40,7 @@ class DeviceTensor(torch.Tensor):
         return f"DeviceTensor({list(self.shape)}, {self.dtype})"
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]  # torch calls it as a class method
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         options = dict(kwargs or {})
@@ -79,7 +79,7 @@ def add_device() -> bool:
     if add is None or _library is not None:
         return _library is not None
     add(NAME)
-    _library = torch.library.Library("aten", "IMPL")
+    _library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
 
     def empty(size: Any, *, dtype: Any = None, **_: Any) -> DeviceTensor:
         return DeviceTensor(torch.empty(size, dtype=dtype))
@@ -87,6 +87,6 @@ def add_device() -> bool:
     def empty_strided(size: Any, stride: Any, *, dtype: Any = None, **_: Any) -> DeviceTensor:
         return DeviceTensor(torch.empty_strided(size, stride, dtype=dtype))
 
-    _library.impl("empty.memory_format", empty, "PrivateUse1")
-    _library.impl("empty_strided", empty_strided, "PrivateUse1")
+    _library.impl("empty.memory_format", empty, "PrivateUse1")  # type: ignore[no-untyped-call]
+    _library.impl("empty_strided", empty_strided, "PrivateUse1")  # type: ignore[no-untyped-call]
     return True

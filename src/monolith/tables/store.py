@@ -16,18 +16,18 @@ The clock is the stamp: (worker, number of that worker's batch). A store has no 
 push to many owners without an order among them. An owner stores the last stamp of every worker together with its rows
 and changes both under one gate; only that pair is atomic. Owners may differ by the pushes in flight.
 
-Some engines can do more, which callers find out by `isinstance(store, ...)` with an optional protocol: `RemoteRows`,
-`CollectiveRows` and `ServingRows` below, and `PublishedRows` of `monolith.deltalog.publish`.
+Some engines can do more, which callers find out by `isinstance(store, ...)` with an optional protocol: `RemoteRows` and
+`ServingRows` below, and `PublishedRows` of `monolith.deltalog.publish`.
 """
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -370,22 +370,6 @@ class RemoteRows(Protocol):
 
     def refresh_newest_time(self) -> None:
         """Refreshes the newest time from the owners, after another process has replaced their rows."""
-        ...
-
-
-@runtime_checkable
-class CollectiveRows(Protocol):
-    """Optional, for the trait `collective`: what a rank does for the calls of other ranks while it makes none itself.
-
-    Both methods return handlers by the kind of call, for `collective.LockStep.follow`.
-    """
-
-    def followers(self) -> Mapping[str, Callable[[Any, bytes], object]]:
-        """Returns the handlers of calls of training."""
-        ...
-
-    def saving_followers(self) -> Mapping[str, Callable[[Any, bytes], object]]:
-        """Returns the handlers of calls of saving."""
         ...
 
 
