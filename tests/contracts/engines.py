@@ -16,7 +16,7 @@ from contracts.pipe_store import PipeHost, PipeStore
 from contracts.rank_processes import rank_processes
 from hooks.server.certificates import make_certificate
 from monolith.ps import PsCluster, PsStore
-from monolith.tables import LocalStore, Segment, TableConfig
+from monolith.tables import LocalStore, Segment, ServingRows, TableConfig
 from monolith.tables.store import Store
 from monolith.testing import create_test_ps_cluster
 from monolith.testing.reference_store import ReferenceStore
@@ -30,6 +30,9 @@ STORES: dict[str, StoreFactory] = {
     "device": DeviceStore,
     "pipe": PipeStore,
 }
+ServingFactory = Callable[[Mapping[str, TableConfig]], ServingRows]
+SERVING: dict[str, ServingFactory] = {"local": LocalStore, "device": DeviceStore}
+"""Engines that can be served."""
 SERVERS_HERE = {"three servers here": 3}
 """Engines that are parameter servers in this process, and how many. Three divide the 1024 buckets unevenly."""
 SERVERS = {"one server": 1, "three servers": 3, "two servers over TLS": 2}
