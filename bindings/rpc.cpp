@@ -177,8 +177,19 @@ std::unique_ptr<FrameCall> BeginCall(rpc::Client& client, int server, uint16_t k
 void BindGate(nb::module_& m) {
   nb::class_<ps::PushGate>(m, "PushGate")
       .def(
-          "__init__", [](ps::PushGate* self) { new (self) ps::PushGate([] {}); },
-          "A gate of an owner in Python, which wakes the server itself when it opens.")
+          "__init__",
+          [](ps::PushGate* self, nb::object on_open) {
+            if (on_open.is_none()) {
+              new (self) ps::PushGate([] {});
+              return;
+            }
+            new (self) ps::PushGate([on_open = std::move(on_open)] {
+              nb::gil_scoped_acquire gil;  // allow() and release() have released it
+              on_open();
+            });
+          },
+          "on_open"_a.none() = nb::none(),
+          "A gate of an owner in Python. allow() and release() call on_open, in the thread of their caller.")
       .def("enter", &ps::PushGate::Enter, "worker"_a, "seq"_a, "applied"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("leave", &ps::PushGate::Leave, nb::call_guard<nb::gil_scoped_release>())
       .def("hold", &ps::PushGate::Hold, "seconds"_a, nb::call_guard<nb::gil_scoped_release>())

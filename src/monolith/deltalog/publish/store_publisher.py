@@ -1,4 +1,7 @@
-"""Interface of the publisher of one store: this process, or the processes that own its rows; and what it publishes.
+"""`StorePublisher`, the publisher of one store to a delta log, and what it publishes.
+
+There is one for each place of rows: `LocalPublisher` for those of this process, `ShardedPublisher` for those of a rank
+(`collective`), and `RemotePublisher` for those on servers (`ps`), each of which runs a `HostedPublisher`.
 
 Stores have the names that the log and the checkpoints of a run use. Rows are compressed for serving. `ExamplesTally`
 counts what was trained since the last increment: the number of examples, and the time of the oldest event.
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from monolith.tables import BatchStamp, ChangePosition, Store
 
 ONE_STORE = "model"
+RECORD_BYTES = 32 << 20
 
 
 def named_stores(stores: Store | Mapping[str, Store]) -> dict[str, Store]:
@@ -130,11 +134,11 @@ class StorePublisher(Protocol):
 class StorePublishingConfig(NamedTuple):
     """Settings for publishing a store."""
 
-    interval: float
+    interval: float = 1.0
     """Seconds from one increment to the next, for a publisher with its own schedule."""
-    restored: LogPosition | None
+    restored: LogPosition | None = None
     """Position of the log at the checkpoint from which the store was restored; None: unknown."""
-    record_bytes: int
+    record_bytes: int = RECORD_BYTES
     """Approximate maximum size of an increment; larger changes are split."""
 
 
