@@ -409,3 +409,15 @@ def test_a_gate_reports_in_the_thread_of_its_caller_that_pushes_may_be_retried()
     del server
     gc.collect()
     assert gone() is None
+
+
+def test_a_server_is_woken_when_pushes_to_its_dense_weights_may_be_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    woken: list[PsServer] = []
+
+    def wake(server: PsServer) -> None:
+        woken.append(server)
+
+    monkeypatch.setattr(PsServer, "_wake", wake)
+    with PsServer(0, num_ps=1) as server:
+        server.dense.gate.release()
+        assert woken == [server]
