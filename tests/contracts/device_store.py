@@ -101,7 +101,7 @@ class DeviceStore:
         self.cut, self.open_reader, self.touch, self.erase = own.cut, own.open_reader, own.touch, own.erase
         self.load, self.prepare_restore, self.resume = own.load, own.prepare_restore, own.resume
         self.assign, self.stats, self.rows_by_slot, self.close = own.assign, own.stats, own.rows_by_slot, own.close
-        self.overwrite = own.overwrite
+        self.overwrite, self.learning_rates_at = own.overwrite, own.learning_rates_at
 
     def join(self, worker: int) -> DeviceSession:
         return DeviceSession(self._own.join(worker))

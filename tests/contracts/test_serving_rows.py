@@ -45,7 +45,7 @@ def values_of(store: ServingRows, keys: KeyedRows) -> tuple[list[float], int]:
     return found.values.cpu().tolist(), found.num_found
 
 
-def test_an_engine_that_can_be_served_says_so(new_rows: ServingFactory) -> None:
+def test_an_engine_that_can_be_served_has_the_protocol(new_rows: ServingFactory) -> None:
     assert isinstance(new_rows(TABLES), ServingRows)
 
 
