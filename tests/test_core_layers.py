@@ -18,7 +18,10 @@ LAYERS = (
 """From the bottom up. A room includes itself and what lies below; rooms of one layer do not know each other."""
 
 _INCLUDE = re.compile(r'^#include "(?P<room>\w+)/', re.MULTILINE)
-_TYPE = re.compile(r"^(?:struct|class|enum class)(?: alignas\(\w+\))? ([\w:]+)[^;(]*\{", re.MULTILINE)
+_TYPE = re.compile(
+    r"^(?:struct|class|enum class)(?: alignas\(\w+\)| CAPABILITY\(\S+\)| SCOPED_CAPABILITY)? ([\w:]+)[^;(]*\{",
+    re.MULTILINE,
+)
 _LEVELS = {room: level for level, layer in enumerate(LAYERS) for room in layer}
 
 

@@ -13,6 +13,8 @@ import pytest
 import monolith
 from monolith._doors import FORMER_NAMES, MOVED_PACKAGES
 from monolith.config import Config
+from monolith.data import SharedFileQueue
+from monolith.data.file_queue import FilePart
 from monolith.launch.role import RestartConfig
 from monolith.tables import ALL_BUCKETS, LocalShards, LocalStore, Segment, TableConfig
 
@@ -68,6 +70,14 @@ def test_every_former_public_name_is_still_there() -> None:
             if not hasattr(importlib.import_module(package), name):
                 missing.append(line)
     assert missing == []
+
+
+def test_a_queue_of_files_in_a_shared_log_warns(tmp_path: Path) -> None:
+    text = r"^monolith\.data\.SharedFileQueue is deprecated and will be removed in the next version: use JobClient\."
+    with pytest.warns(DeprecationWarning, match=text) as warned:
+        queue = SharedFileQueue(tmp_path / "log", ["a"], num_workers=1)
+    assert warned[0].filename == __file__
+    assert queue.take(0, 0) == FilePart("a")
 
 
 def test_local_shards_are_a_local_store_and_warn() -> None:

@@ -3,15 +3,16 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <mutex>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace monolith {
 namespace {
 
 struct Registry {
-  std::mutex mutex;  // guards `members`; held by a fork from its beginning to its end
-  std::vector<AtRestInForks*> members;
+  Mutex mutex;  // held by a fork from its beginning to its end
+  std::vector<AtRestInForks*> members GUARDED_BY(mutex);
 };
 
 Registry& TheRegistry() {
@@ -23,28 +24,28 @@ Registry& TheRegistry() {
 
 struct ForkHandlers {
   template <typename Visit>
-  static void ForKind(AtRestInForks::Kind kind, Visit&& visit) {
+  static void ForKind(AtRestInForks::Kind kind, Visit&& visit) REQUIRES(TheRegistry().mutex) {
     for (AtRestInForks* member : TheRegistry().members) {
       if (member->kind_ == kind) visit(*member);
     }
   }
   template <typename Visit>
-  static void LetGo(Visit&& visit) {
+  static void LetGo(Visit&& visit) RELEASE(TheRegistry().mutex) {
     ForKind(AtRestInForks::Kind::kMemory, visit);
     ForKind(AtRestInForks::Kind::kCalls, visit);
-    TheRegistry().mutex.unlock();
+    TheRegistry().mutex.Unlock();
   }
 
-  static void Before() {
-    TheRegistry().mutex.lock();
+  static void Before() ACQUIRE(TheRegistry().mutex) {
+    TheRegistry().mutex.Lock();
     for (const auto kind : {AtRestInForks::Kind::kCalls, AtRestInForks::Kind::kMemory}) {
       ForKind(kind, [](AtRestInForks& member) { member.Rest(); });
     }
   }
-  static void InParent() {
+  static void InParent() RELEASE(TheRegistry().mutex) {
     LetGo([](AtRestInForks& member) { member.GoOnInParent(); });
   }
-  static void InChild() {
+  static void InChild() RELEASE(TheRegistry().mutex) {
     LetGo([](AtRestInForks& member) { member.GoOnInChild(); });
   }
 };
@@ -52,12 +53,12 @@ struct ForkHandlers {
 AtRestInForks::AtRestInForks(Kind kind) : kind_(kind) {
   static const int registered = pthread_atfork(ForkHandlers::Before, ForkHandlers::InParent, ForkHandlers::InChild);
   (void)registered;
-  const std::lock_guard lock(TheRegistry().mutex);
+  const MutexLock lock(TheRegistry().mutex);
   TheRegistry().members.push_back(this);
 }
 
 AtRestInForks::~AtRestInForks() {
-  const std::lock_guard lock(TheRegistry().mutex);
+  const MutexLock lock(TheRegistry().mutex);
   std::erase(TheRegistry().members, this);
 }
 

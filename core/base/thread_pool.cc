@@ -6,7 +6,6 @@
 #include <chrono>
 #include <climits>
 #include <exception>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,6 +14,7 @@
 #include "base/error.h"
 #include "base/forks.h"
 #include "base/futex.h"
+#include "base/mutex.h"
 
 namespace monolith {
 namespace {
@@ -42,8 +42,8 @@ void Pause() {
 // for the worker.
 class alignas(kApart) Job {
  public:
-  // REQUIRES: the last call has ended.
-  void Open(internal::TaskFunction function, void* context, int num_tasks, int helpers) {
+  // REQUIRES: the last call has ended, so that no other thread uses `error_`.
+  void Open(internal::TaskFunction function, void* context, int num_tasks, int helpers) NO_THREAD_SAFETY_ANALYSIS {
     function_ = function;
     context_ = context;
     num_tasks_ = num_tasks;
@@ -66,7 +66,7 @@ class alignas(kApart) Job {
     try {
       function_(context_, task);
     } catch (...) {
-      std::lock_guard lock(error_mutex_);
+      MutexLock lock(error_mutex_);
       if (!error_) error_ = std::current_exception();
     }
     // After the last task the call may have ended and another may use the job: only the address of the word is used
@@ -80,8 +80,8 @@ class alignas(kApart) Job {
     return std::clamp(to_wake_.fetch_sub(count, std::memory_order_relaxed), 0, count);
   }
 
-  // Returns the first error of a task. REQUIRES: no task is left to take.
-  std::exception_ptr WaitUntilDone(bool may_spin) {
+  // Returns the first error of a task: all have ended, so no other thread uses it. REQUIRES: no task is left to take.
+  std::exception_ptr WaitUntilDone(bool may_spin) NO_THREAD_SAFETY_ANALYSIS {
     const auto until = Clock::now() + kCallerSpin;
     for (int tries = 0; may_spin && !IsDone() && Clock::now() < until; ++tries) {
       // The thread with the last task may be waiting for this processor.
@@ -102,8 +102,8 @@ class alignas(kApart) Job {
   internal::TaskFunction function_ = nullptr;
   void* context_ = nullptr;
   int num_tasks_ = 0;
-  std::mutex error_mutex_;
-  std::exception_ptr error_;
+  Mutex error_mutex_;
+  std::exception_ptr error_ GUARDED_BY(error_mutex_);
   std::atomic<int> to_wake_{0};
   alignas(kApart) std::atomic<int> untaken_{0};      // negative after attempts to take a task when none was left
   alignas(kApart) std::atomic<uint32_t> undone_{0};  // and kCallerSleeps
@@ -236,7 +236,7 @@ class Pool {
 
 thread_local bool is_alone = false;  // see AloneScope
 
-std::mutex pool_mutex;             // held by the thread that makes or resizes the pool
+Mutex pool_mutex;                  // held by the thread that makes or resizes the pool
 std::atomic<Pool*> pool{nullptr};  // leaked at exit: other threads may still be inside a call
 
 // The workers do not exist in a child: it makes a new pool and leaks the old one.
@@ -245,11 +245,11 @@ class PoolInForks final : AtRestInForks {
   PoolInForks() : AtRestInForks(Kind::kMemory) {}
 
  private:
-  void Rest() override { pool_mutex.lock(); }
-  void GoOnInParent() override { pool_mutex.unlock(); }
-  void GoOnInChild() override {
+  void Rest() override ACQUIRE(pool_mutex) { pool_mutex.Lock(); }
+  void GoOnInParent() override RELEASE(pool_mutex) { pool_mutex.Unlock(); }
+  void GoOnInChild() override RELEASE(pool_mutex) {
     pool.store(nullptr, std::memory_order_relaxed);
-    pool_mutex.unlock();
+    pool_mutex.Unlock();
   }
 };
 // Created when the library is loaded, because calls that a fork waits for use the pool; leaked like it.
@@ -258,7 +258,7 @@ class PoolInForks final : AtRestInForks {
 Pool& CurrentPool() {
   Pool* current = pool.load(std::memory_order_acquire);
   if (current != nullptr) return *current;
-  std::lock_guard lock(pool_mutex);
+  MutexLock lock(pool_mutex);
   if (pool.load(std::memory_order_relaxed) == nullptr) {
     pool.store(new Pool(CpuShareOfThisProcess().cpus), std::memory_order_release);
   }
@@ -284,7 +284,7 @@ int NumThreads() { return CurrentPool().num_threads(); }
 void SetNumThreads(int count) {
   if (count < 1) throw Error(Code::kInvalidArgument, "number of threads must be >= 1, got " + std::to_string(count));
   Pool& current = CurrentPool();
-  std::lock_guard lock(pool_mutex);
+  MutexLock lock(pool_mutex);
   if (current.num_threads() != count) current.Resize(count);
 }
 

@@ -17,6 +17,7 @@ void TaskTeam::Run(size_t tasks, int threads, const Task& task) {
   }
   Work(tasks, 0, task);
   for (std::thread& helper : helpers) helper.join();
+  const MutexLock lock(mutex_);
   if (error_) std::rethrow_exception(error_);
 }
 
@@ -33,7 +34,7 @@ void TaskTeam::Work(size_t tasks, size_t worker, const Task& task) {
     try {
       task(next, worker);
     } catch (...) {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (!error_) error_ = std::current_exception();
       failed_.store(true, std::memory_order_relaxed);
     }

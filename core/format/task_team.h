@@ -8,7 +8,8 @@
 #include <cstddef>
 #include <exception>
 #include <functional>
-#include <mutex>
+
+#include "base/mutex.h"
 
 namespace monolith {
 
@@ -43,8 +44,8 @@ class TaskTeam {
   const TransferProgress& progress_;
   std::atomic<size_t> next_{0};
   std::atomic<bool> failed_{false};
-  std::mutex mutex_;
-  std::exception_ptr error_;  // guarded by mutex_ while workers run
+  Mutex mutex_;
+  std::exception_ptr error_ GUARDED_BY(mutex_);
 };
 
 }  // namespace monolith

@@ -34,7 +34,7 @@ void BlockArena::AddMapping() {
 
 std::byte* BlockArena::Allocate(size_t bytes) {
   const size_t size_class = ClassOf(bytes);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   used_ += bytes;
   if (!free_[size_class].empty()) {
     std::byte* block = free_[size_class].back();
@@ -50,13 +50,13 @@ std::byte* BlockArena::Allocate(size_t bytes) {
 }
 
 void BlockArena::Free(std::byte* block, size_t bytes) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   used_ -= bytes;
   free_[ClassOf(bytes)].push_back(block);
 }
 
 size_t BlockArena::used_bytes() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return used_;
 }
 

@@ -7,8 +7,9 @@
 
 #include <array>
 #include <cstddef>
-#include <mutex>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace monolith {
 
@@ -34,14 +35,14 @@ class BlockArena {
     size_t bytes;
   };
   static size_t ClassOf(size_t bytes);
-  void AddMapping();
+  void AddMapping() REQUIRES(mutex_);
 
-  mutable std::mutex mutex_;  // guards everything below
-  std::array<std::vector<std::byte*>, 6> free_;
-  std::vector<Mapping> mappings_;
-  std::byte* next_ = nullptr;
-  size_t left_ = 0;
-  size_t used_ = 0;
+  mutable Mutex mutex_;
+  std::array<std::vector<std::byte*>, 6> free_ GUARDED_BY(mutex_);
+  std::vector<Mapping> mappings_ GUARDED_BY(mutex_);
+  std::byte* next_ GUARDED_BY(mutex_) = nullptr;
+  size_t left_ GUARDED_BY(mutex_) = 0;
+  size_t used_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace monolith

@@ -52,7 +52,7 @@ size_t RecordPool::ExtentBytes() const {
 RecordPool::Run RecordPool::Allocate(uint32_t wanted, uint64_t from) {
   MONOLITH_CHECK(wanted > 0 && wanted % kUnit == 0);
   Lane& lane = lanes_[static_cast<unsigned>(ThisThread()) % kNumLanes];
-  std::lock_guard lock(lane.mutex);
+  MutexLock lock(lane.mutex);
   if (lane.next == lane.end) {
     const uint64_t share = std::min(kMostPerLane, allocated() / kLaneFraction) / kUnit * kUnit;
     const Run run = TakeFresh(std::max(wanted, static_cast<uint32_t>(share)));
@@ -66,7 +66,7 @@ RecordPool::Run RecordPool::Allocate(uint32_t wanted, uint64_t from) {
 }
 
 RecordPool::Run RecordPool::TakeFresh(uint32_t wanted) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const uint64_t next = next_.load(std::memory_order_relaxed);
   // The last number stands for "no record" in the users of the pool, so it is never allocated.
   const uint64_t left = (uint64_t{1} << 32) - kUnit - next;
@@ -82,14 +82,18 @@ RecordPool::Run RecordPool::TakeFresh(uint32_t wanted) {
 }
 
 void RecordPool::Clear() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const uint64_t used = next_.load(std::memory_order_relaxed);
   for (uint64_t i = 0; i < used; i += uint64_t{extent_mask_} + 1) {
     DropPages(extents_[i >> extent_shift_].load(std::memory_order_relaxed), ExtentBytes());
   }
   next_.store(0, std::memory_order_relaxed);
   returned_.store(0, std::memory_order_relaxed);
-  for (Lane& lane : lanes_) lane.next = lane.end = 0;
+  lock.Unlock();  // Allocate() locks a lane first
+  for (Lane& lane : lanes_) {
+    MutexLock lane_lock(lane.mutex);
+    lane.next = lane.end = 0;
+  }
 }
 
 }  // namespace monolith

@@ -9,7 +9,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
+
+#include "base/mutex.h"
 
 namespace monolith {
 
@@ -84,9 +85,9 @@ class RecordPool {
  private:
   // Records reserved for the threads that use the lane.
   struct alignas(64) Lane {
-    std::mutex mutex;  // guards the others
-    uint64_t next = 0;
-    uint64_t end = 0;
+    Mutex mutex;
+    uint64_t next GUARDED_BY(mutex) = 0;
+    uint64_t end GUARDED_BY(mutex) = 0;
   };
   static constexpr int kNumLanes = 16;
 
@@ -100,7 +101,7 @@ class RecordPool {
   std::atomic<std::byte*>* extents_;  // NumExtents() pointers, on pages that are resident only where used
 
   Lane lanes_[kNumLanes];
-  std::mutex mutex_;  // guards growth
+  Mutex mutex_;  // guards growth
   std::atomic<uint64_t> next_{0};
   std::atomic<int64_t> returned_{0};
 };

@@ -4,10 +4,10 @@
 #include <array>
 #include <bit>
 #include <cstdlib>
-#include <mutex>
 #include <new>
 
 #include "base/forks.h"
+#include "base/mutex.h"
 #include "memory/pages.h"
 
 namespace monolith {
@@ -26,8 +26,8 @@ struct Shelf {
 };
 
 struct Store {
-  std::mutex mutex;  // guards shelves
-  std::array<Shelf, kNumSizes> shelves;
+  Mutex mutex;
+  std::array<Shelf, kNumSizes> shelves GUARDED_BY(mutex);
 };
 
 Store& TheStore() {
@@ -40,9 +40,9 @@ class StoreInForks final : AtRestInForks {
   StoreInForks() : AtRestInForks(Kind::kMemory) {}
 
  private:
-  void Rest() override { TheStore().mutex.lock(); }
-  void GoOnInParent() override { TheStore().mutex.unlock(); }
-  void GoOnInChild() override { TheStore().mutex.unlock(); }
+  void Rest() override ACQUIRE(TheStore().mutex) { TheStore().mutex.Lock(); }
+  void GoOnInParent() override RELEASE(TheStore().mutex) { TheStore().mutex.Unlock(); }
+  void GoOnInChild() override RELEASE(TheStore().mutex) { TheStore().mutex.Unlock(); }
 };
 // Created when the library is loaded, because calls that a fork waits for use the store; leaked like it.
 [[maybe_unused]] const auto* const store_in_forks = new StoreInForks;
@@ -53,7 +53,7 @@ size_t RoundedSize(size_t bytes) {
   return IsKept(bytes) ? std::bit_ceil(bytes) : (std::max<size_t>(bytes, 1) + 63) / 64 * 64;
 }
 
-Shelf& ShelfFor(size_t bytes) {
+Shelf& ShelfFor(size_t bytes) REQUIRES(TheStore().mutex) {
   return TheStore().shelves[std::bit_width(std::bit_ceil(bytes)) - std::bit_width(kSmallestKept)];
 }
 
@@ -70,7 +70,7 @@ void* Allocate(size_t size) {
 
 void* TakeRecycled(size_t bytes) {
   if (IsKept(bytes)) {
-    std::lock_guard lock(TheStore().mutex);
+    MutexLock lock(TheStore().mutex);
     Shelf& shelf = ShelfFor(bytes);
     if (shelf.count > 0) return shelf.blocks[--shelf.count];
   }
@@ -79,7 +79,7 @@ void* TakeRecycled(size_t bytes) {
 
 void GiveRecycled(void* block, size_t bytes) noexcept {
   if (IsKept(bytes)) {
-    std::lock_guard lock(TheStore().mutex);
+    MutexLock lock(TheStore().mutex);
     Shelf& shelf = ShelfFor(bytes);
     if (shelf.count < kBlocksPerSize && (shelf.count + 1) * std::bit_ceil(bytes) <= kBytesPerSize) {
       shelf.blocks[shelf.count++] = block;

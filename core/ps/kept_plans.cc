@@ -16,7 +16,7 @@ uint64_t BytesOf(const Plan& plan) {
 void KeptPlans::Keep(int64_t worker, uint64_t ticket, std::shared_ptr<const Plan> plan) {
   const Key key{worker, ticket};
   const uint64_t bytes = BytesOf(*plan);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (const auto found = by_key_.find(key); found != by_key_.end()) Erase(found);
   by_key_[key] = by_age_.insert(by_age_.end(), {key, std::move(plan), bytes});
   bytes_ += bytes;
@@ -24,7 +24,7 @@ void KeptPlans::Keep(int64_t worker, uint64_t ticket, std::shared_ptr<const Plan
 }
 
 std::shared_ptr<const Plan> KeptPlans::Take(int64_t worker, uint64_t ticket) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = by_key_.find({worker, ticket});
   if (found == by_key_.end()) return nullptr;
   std::shared_ptr<const Plan> plan = found->second->plan;
@@ -33,21 +33,21 @@ std::shared_ptr<const Plan> KeptPlans::Take(int64_t worker, uint64_t ticket) {
 }
 
 void KeptPlans::Drop(int64_t worker, const std::vector<uint64_t>& tickets) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (const uint64_t ticket : tickets) {
     if (const auto found = by_key_.find({worker, ticket}); found != by_key_.end()) Erase(found);
   }
 }
 
 void KeptPlans::DropAllOf(int64_t worker) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (auto next = by_key_.lower_bound({worker, 0}); next != by_key_.end() && next->first.first == worker;) {
     Erase(next++);
   }
 }
 
 size_t KeptPlans::size() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return by_key_.size();
 }
 

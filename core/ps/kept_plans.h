@@ -7,10 +7,10 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "table/plan.h"
 
 namespace monolith::ps {
@@ -35,13 +35,13 @@ class KeptPlans {
     uint64_t bytes;
   };
   using Place = std::list<Kept>::iterator;
-  void Erase(std::map<Key, Place>::iterator found);
+  void Erase(std::map<Key, Place>::iterator found) REQUIRES(mutex_);
 
   const uint64_t max_bytes_;
-  mutable std::mutex mutex_;  // guards the members below
-  std::list<Kept> by_age_;    // oldest first
-  std::map<Key, Place> by_key_;
-  uint64_t bytes_ = 0;
+  mutable Mutex mutex_;
+  std::list<Kept> by_age_ GUARDED_BY(mutex_);  // oldest first
+  std::map<Key, Place> by_key_ GUARDED_BY(mutex_);
+  uint64_t bytes_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace monolith::ps

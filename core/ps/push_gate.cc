@@ -5,7 +5,7 @@
 namespace monolith::ps {
 
 bool PushGate::Enter(int64_t worker, int64_t seq, int64_t applied) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (IsHeld() && seq > applied) {
     const auto limit = limits_.find(worker);
     if (limit == limits_.end() || seq > limit->second) return false;
@@ -15,21 +15,25 @@ bool PushGate::Enter(int64_t worker, int64_t seq, int64_t applied) {
 }
 
 void PushGate::Leave() {
-  std::lock_guard lock(mutex_);
-  if (--inside_ == 0) left_.notify_all();
+  MutexLock lock(mutex_);
+  if (--inside_ == 0) left_.NotifyAll();
 }
 
 bool PushGate::Hold(double seconds) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   held_until_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
                                    std::chrono::duration<double>(std::clamp(seconds, 0.0, 3600.0)));
   limits_.clear();
-  return left_.wait_until(lock, held_until_, [this] { return inside_ == 0; });
+  const Clock::time_point until = held_until_;
+  while (inside_ != 0) {
+    if (!left_.WaitUntil(mutex_, until)) return inside_ == 0;
+  }
+  return true;
 }
 
 void PushGate::Allow(const std::map<int64_t, int64_t>& limits) {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     for (const auto& [worker, seq] : limits) limits_[worker] = seq;
   }
   on_open_();
@@ -37,7 +41,7 @@ void PushGate::Allow(const std::map<int64_t, int64_t>& limits) {
 
 void PushGate::Open() {
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     held_until_ = Clock::time_point::min();
     limits_.clear();
   }

@@ -6,11 +6,11 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
+
+#include "base/mutex.h"
 
 namespace monolith::ps {
 
@@ -31,14 +31,14 @@ class PushGate {
 
  private:
   using Clock = std::chrono::steady_clock;
-  bool IsHeld() const { return Clock::now() < held_until_; }
+  bool IsHeld() const REQUIRES(mutex_) { return Clock::now() < held_until_; }
 
   const std::function<void()> on_open_;
-  std::mutex mutex_;  // guards the members below
-  std::condition_variable left_;
-  int64_t inside_ = 0;
-  Clock::time_point held_until_ = Clock::time_point::min();
-  std::map<int64_t, int64_t> limits_;
+  Mutex mutex_;
+  CondVar left_;
+  int64_t inside_ GUARDED_BY(mutex_) = 0;
+  Clock::time_point held_until_ GUARDED_BY(mutex_) = Clock::time_point::min();
+  std::map<int64_t, int64_t> limits_ GUARDED_BY(mutex_);
 };
 
 }  // namespace monolith::ps

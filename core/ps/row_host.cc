@@ -58,14 +58,14 @@ class RowHost::Visit {
   explicit Visit(RowHost& host) : host_(host), alone_(Enter(host) > 0) {}
   ~Visit() {
     if (host_.inside_.fetch_sub(1) != 1) return;
-    std::lock_guard lock(host_.mutex_);
-    host_.left_.notify_all();
+    MutexLock lock(host_.mutex_);
+    host_.left_.NotifyAll();
   }
 
  private:
   // Returns the number of calls that were in progress before.
   static int Enter(RowHost& host) {
-    std::lock_guard lock(host.mutex_);
+    MutexLock lock(host.mutex_);
     if (host.is_closed_) throw Error(Code::kFailedPrecondition, "the server does not keep these rows any more");
     return host.inside_.fetch_add(1);
   }
@@ -94,9 +94,9 @@ rpc::Answer RowHost::Call(uint16_t kind, const std::string& head, std::span<cons
 }
 
 void RowHost::Close() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   is_closed_ = true;
-  left_.wait(lock, [this] { return inside_.load() == 0; });
+  while (inside_.load() != 0) left_.Wait(mutex_);
 }
 
 rpc::Answer RowHost::Join(const std::string& head) {

@@ -5,14 +5,13 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
 #include "ps/kept_plans.h"
 #include "ps/push_gate.h"
 #include "ps/row_messages.h"
@@ -58,9 +57,9 @@ class RowHost {
   PushGate gate_;
 
   std::atomic<int> inside_{0};
-  std::mutex mutex_;  // guards the members below
-  std::condition_variable left_;
-  bool is_closed_ = false;
+  Mutex mutex_;
+  CondVar left_;
+  bool is_closed_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace monolith::ps

@@ -41,7 +41,7 @@ std::shared_ptr<RowHost> Service::HostRows(const std::string& store, Group& grou
                                            std::string agreement) {
   if (store.find('\n') != std::string::npos) throw Error(Code::kInvalidArgument, "a store's name must be one line");
   auto host = std::make_shared<RowHost>(group, buckets, std::move(agreement), wake_);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (!hosts_.emplace(store, host).second)
     throw Error(Code::kFailedPrecondition, "store '" + store + "' is hosted already");
   return host;
@@ -50,7 +50,7 @@ std::shared_ptr<RowHost> Service::HostRows(const std::string& store, Group& grou
 void Service::DropRows(const std::string& store) {
   std::shared_ptr<RowHost> host;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = hosts_.find(store);
     if (found == hosts_.end()) return;
     host = std::move(found->second);
@@ -70,7 +70,7 @@ std::unique_ptr<rpc::Conversation> Service::OpenRows(const std::string& words) {
   const std::string store = TakeLine(rest), buckets = TakeLine(rest);
   std::shared_ptr<RowHost> host;
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     const auto found = hosts_.find(store);
     if (found != hosts_.end()) host = found->second;
   }

@@ -8,10 +8,10 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 
+#include "base/mutex.h"
 #include "ps/row_host.h"
 #include "rpc/server.h"
 
@@ -36,8 +36,8 @@ class Service : public rpc::Service {
 
   rpc::Service& others_;
   const std::function<void()> wake_;
-  std::mutex mutex_;  // guards the members below
-  std::map<std::string, std::shared_ptr<RowHost>> hosts_;
+  Mutex mutex_;
+  std::map<std::string, std::shared_ptr<RowHost>> hosts_ GUARDED_BY(mutex_);
 };
 
 }  // namespace monolith::ps

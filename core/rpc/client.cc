@@ -39,35 +39,38 @@ Deadline InSeconds(double seconds) {
 }
 
 const Frame& Call::Wait() {
-  std::unique_lock lock(mutex_);
-  ended_.wait(lock, [this] { return is_done_; });
+  MutexLock lock(mutex_);
+  while (!is_done_) ended_.Wait(mutex_);
   if (error_) throw Error(*error_, error_text_);
   return answer_;
 }
 
 bool Call::WaitUntil(Deadline deadline) const {
-  std::unique_lock lock(mutex_);
-  return ended_.wait_until(lock, deadline, [this] { return is_done_; });
+  MutexLock lock(mutex_);
+  while (!is_done_) {
+    if (!ended_.WaitUntil(mutex_, deadline)) return is_done_;
+  }
+  return true;
 }
 
 bool Call::is_done() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return is_done_;
 }
 
 void Call::End(Frame answer) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   answer_ = std::move(answer);
   is_done_ = true;
-  ended_.notify_all();
+  ended_.NotifyAll();
 }
 
 void Call::End(const Error& error) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   error_ = error.code();
   error_text_ = error.what();
   is_done_ = true;
-  ended_.notify_all();
+  ended_.NotifyAll();
 }
 
 Client::Client(std::vector<Address> servers, std::vector<std::string> words, ClientOptions options)
@@ -84,12 +87,12 @@ Client::Client(std::vector<Address> servers, std::vector<std::string> words, Cli
   epoll_ctl(epoll_.descriptor(), EPOLL_CTL_ADD, wake_event_.descriptor(), &wake);
   for (size_t number = 0; number < servers.size(); ++number) {
     const auto on_end = [this, number](uint64_t bytes) {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       bytes_under_way_[number] -= bytes;
-      room_.notify_all();
+      room_.NotifyAll();
     };
     const auto on_reply = [this, number](const std::string& reply) {
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       replies_[number] = reply;
     };
     channels_.push_back(std::make_unique<Channel>(epoll_.descriptor(), number, std::move(servers[number]),
@@ -103,11 +106,12 @@ Client::~Client() { Close(); }
 std::shared_ptr<Call> Client::Begin(int server, OutgoingFrame question, std::span<uint8_t> place, Deadline deadline) {
   RequireServer(server);
   const uint64_t bytes = kHeaderBytes + question.head.size() + question.NumBodyBytes();
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   uint64_t& under_way = bytes_under_way_[static_cast<size_t>(server)];
   // A question that is larger than the window is sent alone.
-  const auto has_room = [&] { return is_closed_ || under_way == 0 || under_way + bytes <= options_.window_bytes; };
-  if (!room_.wait_until(lock, deadline, has_room)) {
+  const auto is_full = [&] { return under_way != 0 && under_way + bytes > options_.window_bytes; };
+  while (!is_closed_ && is_full()) {
+    if (room_.WaitUntil(mutex_, deadline) || is_closed_ || !is_full()) continue;
     throw Error(Code::kDeadlineExceeded, "client: " + std::to_string(under_way) +
                                              " bytes wait for the answers of server " + std::to_string(server) +
                                              ", and the server accepted no more in time");
@@ -123,22 +127,22 @@ std::shared_ptr<Call> Client::Begin(int server, OutgoingFrame question, std::spa
 void Client::GiveUp(int server, const std::shared_ptr<Call>& call) {
   RequireServer(server);
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (!is_closed_) Ask({server, nullptr, call, std::nullopt, {}});
   }
-  std::unique_lock lock(call->mutex_);
-  call->ended_.wait(lock, [&] { return call->is_done_; });
+  MutexLock lock(call->mutex_);
+  while (!call->is_done_) call->ended_.Wait(call->mutex_);
 }
 
 void Client::Move(int server, Address address, std::string words) {
   RequireServer(server);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   Ask({server, nullptr, nullptr, std::move(address), std::move(words)});
 }
 
 std::string Client::ReplyOf(int server) const {
   RequireServer(server);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return replies_[static_cast<size_t>(server)];
 }
 
@@ -148,11 +152,11 @@ void Client::Close() {
     return;
   }
   {
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (is_closed_) return;
     is_closed_ = true;
     Ask({});
-    room_.notify_all();
+    room_.NotifyAll();
   }
   thread_.join();
 }
@@ -186,7 +190,7 @@ void Client::Run() {
     {
       uint64_t ignored;
       [[maybe_unused]] const ssize_t taken = read(wake_event_.descriptor(), &ignored, sizeof(ignored));
-      std::lock_guard lock(mutex_);
+      MutexLock lock(mutex_);
       wishes.swap(wishes_);
       is_closed = is_closed_;
     }

@@ -11,11 +11,9 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,6 +21,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/mutex.h"
 #include "rpc/frame_stream.h"
 #include "rpc/socket.h"
 
@@ -64,12 +63,13 @@ class Call {
   const std::span<uint8_t> place_;  // of the answer's body; empty: the answer has memory of its own
   const Deadline deadline_;
 
-  mutable std::mutex mutex_;  // guards the members below
-  mutable std::condition_variable ended_;
-  bool is_done_ = false;
-  Frame answer_;
-  std::optional<Code> error_;
-  std::string error_text_;  // not in an Error, whose copies share memory that several threads would free
+  mutable Mutex mutex_;
+  mutable CondVar ended_;
+  bool is_done_ GUARDED_BY(mutex_) = false;
+  Frame answer_ GUARDED_BY(mutex_);
+  std::optional<Code> error_ GUARDED_BY(mutex_);
+  std::string error_text_
+      GUARDED_BY(mutex_);  // not in an Error, whose copies share memory that several threads would free
 };
 
 class Client {
@@ -104,20 +104,20 @@ class Client {
 
   void Run();
   void Grant(Wish& wish);
-  void Ask(Wish wish);
+  void Ask(Wish wish) REQUIRES(mutex_);
   void RequireServer(int server) const;
 
   const ClientOptions options_;
   Socket epoll_, wake_event_;
   std::vector<std::unique_ptr<Channel>> channels_;  // owned by the thread, but for their counts
-  uint64_t next_call_ = 1;
 
-  mutable std::mutex mutex_;  // guards the members below, and next_call_
-  std::condition_variable room_;
-  std::vector<Wish> wishes_;
-  std::vector<uint64_t> bytes_under_way_;  // by channel
-  std::vector<std::string> replies_;
-  bool is_closed_ = false;
+  mutable Mutex mutex_;
+  CondVar room_;
+  uint64_t next_call_ GUARDED_BY(mutex_) = 1;
+  std::vector<Wish> wishes_ GUARDED_BY(mutex_);
+  std::vector<uint64_t> bytes_under_way_ GUARDED_BY(mutex_);  // by channel
+  std::vector<std::string> replies_ GUARDED_BY(mutex_);
+  bool is_closed_ GUARDED_BY(mutex_) = false;
   std::thread thread_;
   const int process_;  // a forked child does not have the thread
 };

@@ -98,7 +98,7 @@ Server::Server(ServerOptions options, Service& service)
 Server::~Server() { Stop(0.0); }
 
 ServerStats Server::stats() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   return {static_cast<int64_t>(connections_.size()), calls_.load(), refused_.load(),
           static_cast<int64_t>(parked_.size())};
 }
@@ -107,24 +107,25 @@ void Server::Stop(double drain_seconds) {
   if (stopping_.exchange(true)) return;
   const auto end = Clock::now() + std::chrono::duration<double>(drain_seconds);
   {
-    std::unique_lock lock(mutex_);
-    const auto is_quiet = [&] {
-      return std::none_of(connections_.begin(), connections_.end(), [](const auto& each) {
-        return each.second->is_attended.load() || each.second->owes_answer.load();
-      });
-    };
+    MutexLock lock(mutex_);
     // Answers are sent while the threads still serve; there is no event for it, so this polls.
-    while (!is_quiet() && Clock::now() < end) changed_.wait_for(lock, std::chrono::milliseconds(5));
+    while (!IsQuietLocked() && Clock::now() < end) changed_.WaitFor(mutex_, std::chrono::milliseconds(5));
   }
   Signal(stop_event_);
-  changed_.notify_all();
+  changed_.NotifyAll();
   for (std::thread& thread : threads_) thread.join();
   decltype(connections_) last;  // destroyed after the lock, as in Drop()
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   parked_.clear();
   strangers_.clear();
   last.swap(connections_);
   listener_.Close();
+}
+
+bool Server::IsQuietLocked() const {
+  return std::none_of(connections_.begin(), connections_.end(), [](const auto& each) {
+    return each.second->is_attended.load() || each.second->owes_answer.load();
+  });
 }
 
 void Server::Serve() {
@@ -144,7 +145,7 @@ void Server::Serve() {
 
 std::shared_ptr<Server::Connection> Server::TakeReady(uint64_t id) {
   std::shared_ptr<Connection> gone;  // destroyed after the lock, as in Drop()
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (parked_.erase(id) == 0) return TakeLocked(id);
   gone = std::move(connections_.extract(id).mapped());  // the only event of a parked one is that the peer closed it
   strangers_.erase(id);
@@ -152,7 +153,7 @@ std::shared_ptr<Server::Connection> Server::TakeReady(uint64_t id) {
 }
 
 std::shared_ptr<Server::Connection> Server::TakeWoken() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (woken_.empty()) {
     uint64_t ignored;
     [[maybe_unused]] const ssize_t taken = read(wake_event_.descriptor(), &ignored, sizeof(ignored));
@@ -178,7 +179,7 @@ void Server::AcceptAll() {
     std::optional<Accepted> accepted = Accept(listener_, &is_exhausted);
     if (!accepted) break;
     std::vector<std::shared_ptr<Connection>> excess;  // destroyed after the lock, as in Drop()
-    std::lock_guard lock(mutex_);
+    MutexLock lock(mutex_);
     if (static_cast<int>(connections_.size()) >= options_.max_connections) {
       ++refused_;
       continue;  // closes the socket
@@ -309,7 +310,7 @@ Answer Server::Greet(Connection& connection, const Frame& frame) {
   std::string reply;
   connection.conversation = service_.Open(connection.peer, greeting.words, &reply);
   MONOLITH_CHECK(connection.conversation != nullptr);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   strangers_.erase(connection.id);
   return {std::move(reply), {}, nullptr};
 }
@@ -328,17 +329,17 @@ void Server::Arm(const Connection& connection, uint32_t events, int operation) {
 
 void Server::Drop(const Connection& connection) {
   std::shared_ptr<Connection> last;  // destroyed after the lock: a conversation may be slow to end, and call Wake()
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const auto found = connections_.find(connection.id);
   if (found == connections_.end()) return;
   last = std::move(found->second);
   connections_.erase(found);
   strangers_.erase(connection.id);
-  changed_.notify_all();
+  changed_.NotifyAll();
 }
 
 void Server::Park(Connection& connection) {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   connection.is_attended = false;
   if (connections_.count(connection.id) == 0) return;  // the server has stopped
   if (connection.wakes_seen != num_wakes_) {           // a wake-up may have come between the call and here
@@ -350,7 +351,7 @@ void Server::Park(Connection& connection) {
 }
 
 void Server::Wake() {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   WakeLocked();
 }
 
@@ -367,9 +368,9 @@ void Server::WatchPatience() {
   const auto handshake = std::chrono::duration<double>(options_.handshake_seconds);
   const auto pause = std::min<std::chrono::duration<double>>(std::min(patience, handshake) / 4, kTryAgain);
   auto woken_at = Clock::now();
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_) {
-    changed_.wait_for(lock, pause);
+    changed_.WaitFor(mutex_, pause);
     const auto now = Clock::now();
     if (now - woken_at >= kTryAgain) {
       if (is_exhausted_.exchange(false)) ListenOn();
@@ -397,9 +398,9 @@ void Server::WatchPatience() {
       connections_.erase(connection->id);
       strangers_.erase(connection->id);
     }
-    lock.unlock();
+    lock.Unlock();
     lost.clear();
-    lock.lock();
+    lock.Lock();
   }
 }
 

@@ -13,10 +13,8 @@
 #include <sys/epoll.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <thread>
@@ -24,6 +22,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "base/mutex.h"
 #include "rpc/frame_stream.h"
 #include "rpc/socket.h"
 
@@ -105,10 +104,12 @@ class Server {
   // Returns the connection of an event, which this thread now owns; null: there is nothing to do.
   std::shared_ptr<Connection> TakeReady(uint64_t id);
   std::shared_ptr<Connection> TakeWoken();
-  std::shared_ptr<Connection> TakeLocked(uint64_t id);
+  std::shared_ptr<Connection> TakeLocked(uint64_t id) REQUIRES(mutex_);
+  // Whether no connection is served or has an answer to send.
+  bool IsQuietLocked() const REQUIRES(mutex_);
   void AcceptAll();
   // Removes the oldest strangers above the limit from the connections; the caller destroys them, without the lock.
-  std::vector<std::shared_ptr<Connection>> TakeExcessLocked();
+  std::vector<std::shared_ptr<Connection>> TakeExcessLocked() REQUIRES(mutex_);
   void ListenOn();
   void WatchPatience();
   // Serves a connection that is readable or writable; afterwards the connection waits again, is parked, or is dropped.
@@ -122,7 +123,7 @@ class Server {
   void Arm(const Connection& connection, uint32_t events, int operation);
   void Drop(const Connection& connection);
   void Park(Connection& connection);
-  void WakeLocked();
+  void WakeLocked() REQUIRES(mutex_);
 
   const ServerOptions options_;
   const size_t max_strangers_;
@@ -134,13 +135,14 @@ class Server {
   std::atomic<bool> is_exhausted_{false};  // out of file descriptors: the listener pauses until WatchPatience() retries
   std::atomic<int64_t> calls_{0}, refused_{0};
   std::atomic<uint64_t> num_wakes_{0};  // written under the mutex
-  mutable std::mutex mutex_;            // guards the members below
-  std::condition_variable changed_;
-  std::unordered_map<uint64_t, std::shared_ptr<Connection>> connections_;
-  std::set<uint64_t> strangers_;  // connections that have not sent their greeting; the first is the oldest
-  uint64_t next_connection_ = 3;  // 0 is the listener, 1 the stop event, 2 the wake event
-  std::unordered_set<uint64_t> parked_;
-  std::vector<uint64_t> woken_;  // parked until now; wake_event_ is set while there are any
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::unordered_map<uint64_t, std::shared_ptr<Connection>> connections_ GUARDED_BY(mutex_);
+  std::set<uint64_t> strangers_
+      GUARDED_BY(mutex_);  // connections that have not sent their greeting; the first is the oldest
+  uint64_t next_connection_ GUARDED_BY(mutex_) = 3;  // 0 is the listener, 1 the stop event, 2 the wake event
+  std::unordered_set<uint64_t> parked_ GUARDED_BY(mutex_);
+  std::vector<uint64_t> woken_ GUARDED_BY(mutex_);  // parked until now; wake_event_ is set while there are any
 
   std::vector<std::thread> threads_;
 };

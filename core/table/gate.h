@@ -7,12 +7,11 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <new>
 
 #include "base/forks.h"
+#include "base/mutex.h"
 #include "table/bucket_lock.h"
 
 namespace monolith {
@@ -24,13 +23,13 @@ class Gate final : AtRestInForks {
   class Shared {
    public:
     explicit Shared(Gate& gate) : gate_(gate) {
-      std::unique_lock lock(gate_.mutex_);
-      gate_.changed_.wait(lock, [&] { return !gate_.closed_; });
+      MutexLock lock(gate_.mutex_);
+      while (gate_.closed_) gate_.changed_.Wait(gate_.mutex_);
       ++gate_.inside_;
     }
     ~Shared() {
-      std::lock_guard lock(gate_.mutex_);
-      if (--gate_.inside_ == 0 && gate_.closed_) gate_.changed_.notify_all();
+      MutexLock lock(gate_.mutex_);
+      if (--gate_.inside_ == 0 && gate_.closed_) gate_.changed_.NotifyAll();
     }
     Shared(const Shared&) = delete;
     Shared& operator=(const Shared&) = delete;
@@ -58,13 +57,13 @@ class Gate final : AtRestInForks {
   class Alone {
    public:
     explicit Alone(Gate& gate) : gate_(gate) {
-      std::unique_lock lock(gate_.mutex_);
-      gate_.Close(lock);
+      MutexLock lock(gate_.mutex_);
+      gate_.Close();
     }
     ~Alone() {
-      std::lock_guard lock(gate_.mutex_);
+      MutexLock lock(gate_.mutex_);
       gate_.closed_ = false;
-      gate_.changed_.notify_all();
+      gate_.changed_.NotifyAll();
     }
     Alone(const Alone&) = delete;
     Alone& operator=(const Alone&) = delete;
@@ -82,36 +81,35 @@ class Gate final : AtRestInForks {
   static constexpr uint64_t kOneBegun = uint64_t{1} << 24;
 
   // Waits until no call is inside; from then on new calls wait.
-  void Close(std::unique_lock<std::mutex>& lock) {
-    changed_.wait(lock, [&] { return !closed_; });
+  void Close() REQUIRES(mutex_) {
+    while (closed_) changed_.Wait(mutex_);
     closed_ = true;
-    changed_.wait(lock, [&] { return inside_ == 0; });
+    while (inside_ != 0) changed_.Wait(mutex_);
   }
 
   // The mutex stays locked while the process forks, so that no thread is in the middle of a change of the members
   // below.
-  void Rest() override {
-    std::unique_lock lock(mutex_);
-    Close(lock);
-    lock.release();
+  void Rest() override ACQUIRE(mutex_) {
+    mutex_.Lock();
+    Close();
   }
-  void GoOnInParent() override {
+  void GoOnInParent() override RELEASE(mutex_) {
     closed_ = false;
-    changed_.notify_all();
-    mutex_.unlock();
+    changed_.NotifyAll();
+    mutex_.Unlock();
   }
-  void GoOnInChild() override {
-    new (&changed_) std::condition_variable;  // it may count waiters that do not exist in the child
+  void GoOnInChild() override RELEASE(mutex_) {
+    new (&changed_) CondVar;  // it may count waiters that do not exist in the child
     closed_ = false;
-    mutex_.unlock();
+    mutex_.Unlock();
   }
 
   std::atomic<uint64_t> writes_{0};  // writing calls begun since the start, times kOneBegun, plus those inside
 
-  std::mutex mutex_;  // guards the members below
-  std::condition_variable changed_;
-  int inside_ = 0;
-  bool closed_ = false;
+  Mutex mutex_;
+  CondVar changed_;
+  int inside_ GUARDED_BY(mutex_) = 0;
+  bool closed_ GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace monolith

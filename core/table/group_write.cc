@@ -312,7 +312,7 @@ Threshold SelectThreshold(int64_t rank, ForEach&& for_each) {
 void Group::EnforceCap(Table& table) {
   const auto cap = static_cast<int64_t>(table.spec.max_rows);
   if (cap == 0) return;
-  std::lock_guard one_at_a_time(table.cap_mutex);
+  MutexLock one_at_a_time(table.cap_mutex);
   const int64_t size = table.Size();
   if (size <= cap) return;
   const int64_t surplus = size - cap + (cap >= kSlackFrom ? cap / 64 : 0);

@@ -56,13 +56,13 @@ void IndexMemory::Replace(uint32_t bucket, const IndexLine* lines, uint32_t num_
   heads_[bucket].word.store(address | uint64_t{code} << 48, std::memory_order_release);
   if (old.block != nullptr && old.block != grown.block)
     blocks_.Free(reinterpret_cast<std::byte*>(old.block), BlockBytes(old.num_lines));
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   block_bytes_ += BlockBytes(num_lines) - BlockBytes(old.num_lines);
 }
 
 void IndexMemory::AddPlates(uint32_t column, uint32_t levels) {
   MONOLITH_CHECK(levels <= kMostLevels);
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (std::atomic<uint32_t>& level = levels_[column]; level < levels; ++level) {
     plates_[size_t{level} * kPlateColumns + column].store(NewPlate(), std::memory_order_release);
   }
@@ -85,7 +85,7 @@ void IndexMemory::Clear() {
     heads_[bucket].word.store(0, std::memory_order_relaxed);
     SetSize(bucket, 0);
   }
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   for (std::byte* mapping : mappings_) UnmapPages(mapping, kMappedBytes);
   mappings_.clear();
   std::fill_n(levels_.get(), kPlateColumns, 0);
@@ -93,7 +93,7 @@ void IndexMemory::Clear() {
 }
 
 size_t IndexMemory::MemoryBytes() const {
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   const size_t levels = std::max_element(levels_.get(), levels_.get() + kPlateColumns)->load();
   return num_plates_ * kPlateBytes + block_bytes_ + kNumBuckets * sizeof(Head) +
          levels * kPlateColumns * sizeof(plates_[0]);

@@ -14,10 +14,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <vector>
 
 #include "base/hash.h"
+#include "base/mutex.h"
 #include "base/process_key.h"
 #include "memory/block_arena.h"
 #include "table/index_line.h"
@@ -129,18 +129,18 @@ class IndexMemory {
 
  private:
   void AddPlates(uint32_t column, uint32_t levels);
-  IndexLine* NewPlate();
+  IndexLine* NewPlate() REQUIRES(mutex_);
 
   BlockArena& blocks_;
   std::unique_ptr<Head[]> heads_;                    // one per bucket
   std::atomic<IndexLine*>* plates_;                  // [level][column], on pages that are resident only where used
   std::unique_ptr<std::atomic<uint32_t>[]> levels_;  // of each column
 
-  mutable std::mutex mutex_;  // guards everything below, and writes of plates_ and levels_
-  std::vector<std::byte*> mappings_;
-  size_t plates_left_ = 0;  // in the last mapping
-  size_t num_plates_ = 0;
-  size_t block_bytes_ = 0;
+  mutable Mutex mutex_;  // guards writes of plates_ and levels_, too
+  std::vector<std::byte*> mappings_ GUARDED_BY(mutex_);
+  size_t plates_left_ GUARDED_BY(mutex_) = 0;  // in the last mapping
+  size_t num_plates_ GUARDED_BY(mutex_) = 0;
+  size_t block_bytes_ GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace monolith

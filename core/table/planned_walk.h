@@ -6,11 +6,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "base/thread_pool.h"
 #include "table/group.h"
 #include "table/row_finder.h"
@@ -49,8 +49,8 @@ class PlannedWalk {
   template <typename Visitor>
   Local Run(Visitor& visitor) {
     const int tasks = plan_.num_unique() < kIdsPerHold ? 1 : kNumBuckets / kBucketsPerTask;
-    Local total{};
-    std::mutex total_mutex;
+    Mutex total_mutex;
+    Local total{};  // guarded by the mutex while tasks run
     ParallelFor(tasks, [&](int task) {
       Local local{};
       const uint32_t width = kNumBuckets / tasks;
@@ -59,7 +59,7 @@ class PlannedWalk {
       } else {
         VisitBuckets(task * width, (task + 1) * width, MixedBlock(*this, CellOf(task * width)), visitor, local);
       }
-      std::lock_guard lock(total_mutex);
+      MutexLock lock(total_mutex);
       total += local;
     });
     return total;

@@ -8,9 +8,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 
+#include "base/mutex.h"
 #include "memory/block_arena.h"
 #include "memory/record_pool.h"
 #include "table/index_memory.h"
@@ -33,7 +33,7 @@ struct Table {
   std::unique_ptr<TableShard[]> shards;  // one per bucket
   std::atomic<int64_t> newest_time{0};   // of all updates, in Unix seconds; removed rows included
   std::atomic<uint64_t> evicted{0};      // rows removed by expiry or cap
-  std::mutex cap_mutex;                  // held while rows above the cap are evicted
+  Mutex cap_mutex;                       // held while rows above the cap are evicted
 
   int64_t Size() const;
   // Throws kInvalidArgument for an id that does not determine its bucket: a wide key (table/slot_keys.h).

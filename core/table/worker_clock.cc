@@ -37,6 +37,23 @@ void RequirePossible(const Push& push) {
 // overflow.
 uint64_t StepsBehind(int64_t seq) { return static_cast<uint64_t>(seq) + 1; }
 
+// Rejects an incarnation that is not the `present` one (0: none) of the worker.
+[[noreturn]] void RefuseIncarnation(int64_t worker, int64_t incarnation, int64_t present, bool was_resumed) {
+  const std::string number = std::to_string(incarnation);
+  std::string message;
+  if (present == 0 && !was_resumed) {
+    message = "incarnation " + number + " is unknown, the worker has not joined; join first";
+  } else if (present == 0) {
+    message = "incarnation " + number + " is over: the store was resumed from a saved state; join again";
+  } else if (incarnation < present) {
+    message = "this incarnation (" + number + ") is over, a later one (" + std::to_string(present) +
+              ") has joined; join again";
+  } else {
+    message = "incarnation " + number + " is unknown, the present one is " + std::to_string(present) + "; join again";
+  }
+  Refuse(Code::kFailedPrecondition, worker, message);
+}
+
 }  // namespace
 
 void RefuseGap(const Push& push, int64_t last) {
@@ -51,14 +68,14 @@ void RefuseGap(const Push& push, int64_t last) {
 }
 
 WorkerClocks::Worker* WorkerClocks::Find(int64_t worker) const {
-  std::shared_lock lock(mutex_);
+  ReaderLock lock(mutex_);
   const auto found = workers_.find(worker);
   return found == workers_.end() ? nullptr : found->second.get();
 }
 
 WorkerClocks::Worker& WorkerClocks::FindOrAdd(int64_t worker) {
   if (Worker* found = Find(worker)) return *found;
-  std::lock_guard lock(mutex_);
+  WriterLock lock(mutex_);
   std::unique_ptr<Worker>& state = workers_[worker];
   if (state == nullptr) state = std::make_unique<Worker>();
   return *state;
@@ -66,14 +83,14 @@ WorkerClocks::Worker& WorkerClocks::FindOrAdd(int64_t worker) {
 
 WorkerClocks::Worker& WorkerClocks::FindForPush(const Push& push) const {
   Worker* found = Find(push.stamp.worker);
-  if (found == nullptr) RequireCurrent(Worker(), push.stamp.worker, push.incarnation);
+  if (found == nullptr) RefuseIncarnation(push.stamp.worker, push.incarnation, 0, false);
   return *found;
 }
 
 WorkerClocks::Joined WorkerClocks::Join(int64_t worker) {
   Worker& state = FindOrAdd(worker);
-  std::lock_guard turn(state.turn);
-  std::lock_guard lock(state.mutex);
+  MutexLock turn(state.turn);
+  MutexLock lock(state.mutex);
   state.incarnation = ++incarnations_;
   return {state.incarnation, state.last};
 }
@@ -90,11 +107,11 @@ void WorkerClocks::Resume(std::span<const BatchStamp> stamps) {
     }
   }
   for (const auto& [worker, stamp] : by_worker) FindOrAdd(worker);
-  std::lock_guard lock(mutex_);
+  WriterLock lock(mutex_);
   uint64_t steps = 0;
   for (const auto& [worker, state] : workers_) {
     const auto given = by_worker.find(worker);
-    std::lock_guard state_lock(state->mutex);
+    MutexLock state_lock(state->mutex);
     state->was_resumed = state->was_resumed || state->incarnation != 0;
     state->incarnation = 0;
     state->last.reset();
@@ -106,10 +123,10 @@ void WorkerClocks::Resume(std::span<const BatchStamp> stamps) {
 }
 
 std::vector<BatchStamp> WorkerClocks::Stamps() const {
-  std::shared_lock lock(mutex_);
+  ReaderLock lock(mutex_);
   std::vector<BatchStamp> stamps;
   for (const auto& [worker, state] : workers_) {
-    std::lock_guard state_lock(state->mutex);
+    MutexLock state_lock(state->mutex);
     if (state->last.has_value()) stamps.push_back(*state->last);
   }
   return stamps;
@@ -118,48 +135,37 @@ std::vector<BatchStamp> WorkerClocks::Stamps() const {
 int64_t WorkerClocks::LastApplied(int64_t worker) const {
   const Worker* state = Find(worker);
   if (state == nullptr) return kNothingApplied;
-  std::lock_guard lock(state->mutex);
+  MutexLock lock(state->mutex);
   return state->last.has_value() ? state->last->seq : kNothingApplied;
 }
 
 int64_t WorkerClocks::StepsOfOthers(int64_t worker) const {
   const Worker* state = Find(worker);
   if (state == nullptr) return Steps();
-  std::lock_guard lock(state->mutex);
+  MutexLock lock(state->mutex);
   const int64_t last = state->last.has_value() ? state->last->seq : kNothingApplied;
   return static_cast<int64_t>(static_cast<uint64_t>(Steps()) - StepsBehind(last));
 }
 
 void WorkerClocks::Require(int64_t worker, int64_t incarnation) const {
   const Worker* state = Find(worker);
-  if (state == nullptr) return RequireCurrent(Worker(), worker, incarnation);
-  std::lock_guard lock(state->mutex);
+  if (state == nullptr) RefuseIncarnation(worker, incarnation, 0, false);
+  MutexLock lock(state->mutex);
   RequireCurrent(*state, worker, incarnation);
 }
 
 void WorkerClocks::RequireCurrent(const Worker& state, int64_t worker, int64_t incarnation) {
   if (incarnation == state.incarnation && incarnation != 0) return;
-  const std::string number = std::to_string(incarnation), present = std::to_string(state.incarnation);
-  std::string message;
-  if (state.incarnation == 0 && !state.was_resumed) {
-    message = "incarnation " + number + " is unknown, the worker has not joined; join first";
-  } else if (state.incarnation == 0) {
-    message = "incarnation " + number + " is over: the store was resumed from a saved state; join again";
-  } else if (incarnation < state.incarnation) {
-    message = "this incarnation (" + number + ") is over, a later one (" + present + ") has joined; join again";
-  } else {
-    message = "incarnation " + number + " is unknown, the present one is " + present + "; join again";
-  }
-  Refuse(Code::kFailedPrecondition, worker, message);
+  RefuseIncarnation(worker, incarnation, state.incarnation, state.was_resumed);
 }
 
 WorkerClocks::Turn::Turn(WorkerClocks& clocks, const Push& push)
     : clocks_(clocks), worker_(clocks.FindForPush(push)), turn_(worker_.turn) {
   RequirePossible(push);
-  std::unique_lock lock(worker_.mutex);
+  MutexLock lock(worker_.mutex);
   RequireCurrent(worker_, push.stamp.worker, push.incarnation);
   const int64_t last = worker_.last.has_value() ? worker_.last->seq : kNothingApplied;
-  lock.unlock();
+  lock.Unlock();
   is_duplicate_ = push.stamp.seq <= last;
   if (is_duplicate_) return;
   if (push.first_seq <= last) RefusePartOfAnUpdate(push);
@@ -168,7 +174,7 @@ WorkerClocks::Turn::Turn(WorkerClocks& clocks, const Push& push)
 }
 
 void WorkerClocks::Turn::Record() noexcept {
-  std::lock_guard lock(worker_.mutex);
+  MutexLock lock(worker_.mutex);
   const int64_t before = worker_.last.has_value() ? worker_.last->seq : kNothingApplied;
   clocks_.steps_.fetch_add(static_cast<int64_t>(StepsBehind(stamp_.seq) - StepsBehind(before)));
   worker_.last = std::move(stamp_);

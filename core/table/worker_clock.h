@@ -16,12 +16,12 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <span>
 #include <string>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace monolith {
 
@@ -80,12 +80,12 @@ class WorkerClocks {
 
  private:
   struct Worker {
-    std::mutex turn;  // held by a push from before its check until its stamp is recorded, and by Join()
+    Mutex turn;  // held by a push from before its check until its stamp is recorded, and by Join()
 
-    mutable std::mutex mutex;  // guards the members below
-    int64_t incarnation = 0;   // the current one; 0 = none
-    bool was_resumed = false;  // a Resume() ended its last incarnation
-    std::optional<BatchStamp> last;
+    mutable Mutex mutex;
+    int64_t incarnation GUARDED_BY(mutex) = 0;   // the current one; 0 = none
+    bool was_resumed GUARDED_BY(mutex) = false;  // a Resume() ended its last incarnation
+    std::optional<BatchStamp> last GUARDED_BY(mutex);
   };
 
   // Null for a worker that neither joined nor has a stamp.
@@ -93,13 +93,12 @@ class WorkerClocks {
   Worker& FindOrAdd(int64_t worker);
   // Throws kFailedPrecondition for a worker that Find() does not find.
   Worker& FindForPush(const Push& push) const;
-  // REQUIRES: state.mutex is held.
-  static void RequireCurrent(const Worker& state, int64_t worker, int64_t incarnation);
+  static void RequireCurrent(const Worker& state, int64_t worker, int64_t incarnation) REQUIRES(state.mutex);
 
-  std::atomic<int64_t> incarnations_{0};                // begun so far, of all workers
-  std::atomic<int64_t> steps_{0};                       // changed with a worker's `last`, under its mutex
-  mutable std::shared_mutex mutex_;                     // guards the map, not what it points to
-  std::map<int64_t, std::unique_ptr<Worker>> workers_;  // none is ever removed
+  std::atomic<int64_t> incarnations_{0};  // begun so far, of all workers
+  std::atomic<int64_t> steps_{0};         // changed with a worker's `last`, under its mutex
+  mutable SharedMutex mutex_;             // guards the map, not what it points to
+  std::map<int64_t, std::unique_ptr<Worker>> workers_ GUARDED_BY(mutex_);  // none is ever removed
 };
 
 // The turn of one push: other pushes of its worker, and Join(), wait until it is destroyed. Used by one thread, inside
@@ -120,7 +119,7 @@ class WorkerClocks::Turn {
  private:
   WorkerClocks& clocks_;
   Worker& worker_;
-  const std::unique_lock<std::mutex> turn_;
+  const MutexLock turn_;
   BatchStamp stamp_;  // copied before any row changes, so that recording cannot fail
   bool is_duplicate_ = false;
 };

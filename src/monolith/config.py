@@ -47,7 +47,7 @@ _FORMER_NAMES = {
     "InputOptions": "InputConfig",
     "JoinRules": "JoinRuleConfig",
     "Limits": "LimitsConfig",
-    "PartialRecoveryOptions": "PartialRecoveryConfig",
+    "PartialRecoveryOptions": "SaverConfig",
     "Patience": "ShutdownConfig",
     "PoolLimits": "PoolConfig",
     "PublisherOptions": "PublisherConfig",

@@ -11,7 +11,7 @@ from torch import nn
 
 import monolith as ml
 from contracts.engines import StoreFactory, engine
-from monolith.checkpoint import PartialRecoverySaver, PsMonitor, Saver, SaverBuilder, TrainState
+from monolith.checkpoint import PsMonitor, Saver, SaverBuilder, TrainState
 from monolith.checkpoint.state_files import MONOLITH_CHECKPOINT
 from monolith.errors import InvalidArgumentError
 from monolith.hooks import (
@@ -70,7 +70,7 @@ def train_step(state: TrainState) -> None:
     state.global_step += 1
 
 
-def session(state: TrainState, saver: PartialRecoverySaver, *, steps: int) -> None:
+def session(state: TrainState, saver: Saver, *, steps: int) -> None:
     hooks = [CheckpointRestorerHook(saver, state=state), NoFirstSaveCheckpointSaverHook(saver, state=state)]
     with StepLoop(hooks) as loop:
         for _ in range(steps):
@@ -81,20 +81,20 @@ def test_restore_with_ps_monitor(tmp_path: Path) -> None:
     monitor = PsMonitor(2)
     first = Server()
     old = cluster(first, Server())
-    session(old, PartialRecoverySaver(tmp_path, ps_monitor=monitor), steps=1)
+    session(old, Saver(tmp_path, ps_monitor=monitor), steps=1)
     assert values(old) == [(1, 1), (1, 1)]
     train_step(old)  # without any hook
     assert values(old) == [(2, 2), (2, 2)]
 
     new = cluster(Server(), Server())
-    session(new, PartialRecoverySaver(tmp_path, ps_monitor=monitor), steps=0)
+    session(new, Saver(tmp_path, ps_monitor=monitor), steps=0)
     assert values(new) == [(1, 1), (1, 1)]
 
     mixed = cluster(first, Server())
     assert not monitor.is_ps_uninitialized(mixed, "/job:ps/task:0")
     assert monitor.is_ps_uninitialized(mixed, "/job:ps/task:1")
     mixed.global_step = old.global_step
-    session(mixed, PartialRecoverySaver(tmp_path, ps_monitor=monitor), steps=0)
+    session(mixed, Saver(tmp_path, ps_monitor=monitor), steps=0)
     assert values(mixed) == [(2, 2), (1, 1)]
     assert mixed.global_step == 2  # the run goes on where it is
     assert not monitor.is_ps_uninitialized(mixed, "/job:ps/task:1")
@@ -104,9 +104,9 @@ def test_restore_with_ps_monitor(tmp_path: Path) -> None:
 
 def test_restore_without_ps_monitor(tmp_path: Path) -> None:
     state = cluster(Server(), Server())
-    session(state, PartialRecoverySaver(tmp_path), steps=1)
+    session(state, Saver(tmp_path), steps=1)
     train_step(state)
-    session(state, PartialRecoverySaver(tmp_path), steps=0)
+    session(state, Saver(tmp_path), steps=0)
     assert values(state) == [(1, 1), (1, 1)]
     assert state.global_step == 1
 
@@ -118,7 +118,7 @@ def test_listeners_save_tables_alongside_a_dense_saver(tmp_path: Path, *, monito
     first = Server()
 
     def run(state: TrainState, steps: int) -> None:
-        saver = PartialRecoverySaver(tmp_path, ps_monitor=monitor, dense_only=True)
+        saver = Saver(tmp_path, ps_monitor=monitor, dense_only=True)
         tables = HashTableCheckpointRestorerListener(basename, state=state, ps_monitor=monitor)
         restorer = CheckpointRestorerHook(saver, state=state, listeners=[tables])
         listeners = [HashTableCheckpointSaverListener(basename, state=state)]
@@ -176,7 +176,7 @@ def test_unknown_devices_and_modules_are_named() -> None:
 
 
 def test_exempt_paths_are_read_on_request(tmp_path: Path) -> None:
-    with PartialRecoverySaver(tmp_path) as saver:
+    with Saver(tmp_path) as saver:
         assert saver.exempt_checkpoint_paths == []
         saver.save(TrainState(global_step=1))
         (tmp_path / MONOLITH_CHECKPOINT).write_text('exempt_model_checkpoint_paths: "model.ckpt-1"\n')

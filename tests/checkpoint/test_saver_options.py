@@ -1,4 +1,4 @@
-"""Each option of a saver is defined once: here, in the saver of partial recovery, and in the config of a trainer."""
+"""Each option of a saver is defined once, for the saver itself and for the config of a trainer."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from monolith import checkpoint
 from monolith.checkpoint import (
-    PartialRecoverySaver,
     PsMonitor,
     RestoreConfig,
     Saver,
@@ -29,7 +29,7 @@ TOLD: dict[str, Any] = {
 
 def options_of(saver: Saver | None) -> SaverConfig:
     assert saver is not None
-    return saver._wanted
+    return saver._options
 
 
 def test_a_saver_has_the_defaults_of_its_options(tmp_path: Path) -> None:
@@ -39,18 +39,19 @@ def test_a_saver_has_the_defaults_of_its_options(tmp_path: Path) -> None:
             assert getattr(found, each.name) == getattr(default, each.name)
 
 
-def test_partial_recovery_takes_all_of_them_and_its_own(tmp_path: Path) -> None:
+def test_the_former_saver_of_partial_recovery_takes_them_too(tmp_path: Path) -> None:
     monitor = PsMonitor({"top": "/job:ps/task:0"})
-    saver = PartialRecoverySaver(tmp_path, ps_monitor=monitor, basename="kept", dense_only=True, **TOLD)
+    with pytest.warns(DeprecationWarning, match="PartialRecoverySaver is deprecated .*: use Saver$"):
+        former = checkpoint.PartialRecoverySaver  # type: ignore[attr-defined]  # deprecated
+    saver = former(tmp_path, ps_monitor=monitor, basename="kept", dense_only=True, **TOLD)
     found = options_of(saver)
     assert {name: getattr(found, name) for name in TOLD} == TOLD
-    assert (found.basename, saver.dense_only, saver._ps_monitor) == ("kept", True, monitor)
+    assert (found.basename, saver.dense_only, found.ps_monitor) == ("kept", True, monitor)
 
 
-@pytest.mark.parametrize("saver", [Saver, PartialRecoverySaver])
-def test_an_unknown_one_names_the_nearest(saver: type[Saver], tmp_path: Path) -> None:
+def test_an_unknown_one_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="unknown option 'max_keep'; did you mean 'max_to_keep'"):
-        saver(tmp_path, max_keep=3)  # type: ignore[call-arg]
+        Saver(tmp_path, max_keep=3)  # type: ignore[call-arg]
 
 
 def test_the_options_of_a_trainer_reach_its_saver(tmp_path: Path) -> None:

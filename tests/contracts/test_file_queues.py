@@ -1,4 +1,4 @@
-"""What every queue of files promises: in one process, through a log of one machine, on the home server of a job."""
+"""What every queue of files promises: in one process, by logs of processes and ranks, at the coordinator of a job."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ from hypothesis import strategies as st
 
 from checkpoint.zygote import Zygote
 from data.queued_lines import ACTIONS, FILES, Workers, worker
+from monolith.collective.library import MemoryKeyStore
 from monolith.data import FileQueue, LocalFileQueue, SharedFileQueue
+from monolith.data.sources import FilePatterns
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.ps import JobClient, PsCluster
+from monolith.train.input.jobs import LocalJob, RankInputs
 from ps.served import ServerProcess
+
+pytestmark = pytest.mark.filterwarnings("ignore:monolith.data.SharedFileQueue is deprecated")
 
 MakeQueue = Callable[..., list[FileQueue]]
 """Files, and a seed -> a queue of its own as each of three workers sees it."""
@@ -32,7 +37,7 @@ def members(zygote: Zygote) -> Iterator[list[JobClient]]:
         yield [ended.enter_context(JobClient(cluster, role="worker", index=index, num_workers=3)) for index in range(3)]
 
 
-@pytest.fixture(params=["local", "shared", "job"])
+@pytest.fixture(params=["local", "shared", "process", "ranks", "job"])
 def make(request: pytest.FixtureRequest, members: list[JobClient], tmp_path: Path) -> MakeQueue:
     numbers = itertools.count()
 
@@ -47,7 +52,18 @@ def make(request: pytest.FixtureRequest, members: list[JobClient], tmp_path: Pat
         name = f"{tmp_path} {next(numbers)}"
         return [each.file_queue(paths, seed=seed, name=name) for each in members]
 
-    return {"local": local, "shared": shared, "job": job}[request.param]
+    def process(paths: list[str], seed: int | None = None) -> list[FileQueue]:
+        return [LocalJob(num_workers=3, applied=dict).file_queue(paths, seed=seed)] * 3
+
+    def ranks(paths: list[str], seed: int | None = None) -> list[FileQueue]:
+        store = MemoryKeyStore()
+        inputs = [
+            RankInputs(store, rank=rank, num_ranks=3, applied=dict, shares_queue=True, name="log") for rank in range(3)
+        ]
+        return [each.file_queue(paths, seed=seed) for each in inputs]
+
+    makers: dict[str, MakeQueue] = {"local": local, "shared": shared, "process": process, "ranks": ranks, "job": job}
+    return makers[request.param]
 
 
 @given(ACTIONS, st.integers(1, 3), st.sampled_from([None, 3]))
@@ -91,6 +107,24 @@ def test_patterns_are_looked_up_when_files_run_out(make: MakeQueue, tmp_path: Pa
     assert second is not None
     assert [Path(each.path).name for each in (first, second)] == ["a1", "b1"]
     assert queues[2].take(2, 0) is None
+
+
+def test_when_two_workers_list_the_same_pattern_the_first_report_counts(
+    make: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = make(["a:1", "b:1", "c:1"])
+    find, listed, first = FilePatterns.find, [], []
+
+    def find_slowly(self: FilePatterns, number: int) -> list[str]:
+        listed.append(number)
+        if len(listed) == 1:  # the other worker lists and takes while this one lists
+            first.append(queues[1].take(1, 0))
+        return find(self, number)
+
+    monkeypatch.setattr(FilePatterns, "find", find_slowly)
+    later = [queues[0].take(0, 0), queues[1].take(1, 1), queues[2].take(2, 0)]
+    assert [Path(each.path).name for each in [*first, *later] if each is not None] == ["a:1", "b:1", "c:1"]
+    assert listed == [0, 0]
 
 
 def test_what_is_given_back_goes_to_others_from_where_it_was_read(make: MakeQueue) -> None:

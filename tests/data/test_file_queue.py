@@ -36,6 +36,8 @@ from monolith.errors import (
     NotFoundError,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:monolith.data.SharedFileQueue is deprecated")
+
 
 @given(ACTIONS, st.integers(1, 3), st.booleans(), st.sampled_from([None, 3]))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -168,10 +170,11 @@ def test_pipelines_and_formats_take_files_out_of_a_queue(tmp_path: Path) -> None
 
 
 KILLED_AND_STARTED_AGAIN = """
-import os, signal, sys, time
+import os, signal, sys, time, warnings
 from pathlib import Path
 from monolith.data import QueuedFiles, RecordDataset, SharedFileQueue
 
+warnings.simplefilter("ignore", DeprecationWarning)
 folder = Path(sys.argv[1])
 
 def work(number):

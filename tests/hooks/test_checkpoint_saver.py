@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hooks.sessions import FakeSession
-from monolith.checkpoint import Saver, TrainState
+from monolith.checkpoint import SavedCheckpoint, SaveProtocol, Saver, TrainState
 from monolith.checkpoint.state_files import MONOLITH_CHECKPOINT
 from monolith.errors import FailedPreconditionError, ResourceExhaustedError, UnavailableError
 from monolith.hook import Hook, HookedSession
@@ -237,12 +237,13 @@ def test_a_session_lost_during_a_background_save_learns_how_that_ended(
 ) -> None:
     state, may_write = small_state(), threading.Event()
 
-    class Held(Saver):
-        def _write(self, *arguments: Any) -> Any:
+    class Held(SaveProtocol):
+        def write(self, work: Callable[[], SavedCheckpoint], *, in_background: bool) -> SavedCheckpoint:
             may_write.wait(60)
-            return super()._write(*arguments)
+            return super().write(work, in_background=in_background)
 
-    hook = NoFirstSaveCheckpointSaverHook(Held(tmp_path, background=True), state=state, save_steps=2)
+    saver = Saver(tmp_path, background=True, protocol=Held())
+    hook = NoFirstSaveCheckpointSaverHook(saver, state=state, save_steps=2)
     if fails:
         (tmp_path / "model.ckpt-2.safetensors").mkdir()  # what is to be written cannot be
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from monolith.data.file_queue import FileAssignments, LookUp
 from monolith.job.queue_logs import QueueLogs
-from monolith.job.queues import JobQueue, JobQueues, LookUp
+from monolith.job.queues import JobQueues
 
 FILES = ["a", "b", "c", "d"]
 
@@ -23,12 +24,13 @@ def opened(folder: Path) -> Iterator[JobQueues]:
         yield queues
 
 
-def files(queues: JobQueues, name: str = "files") -> JobQueue:
+def files(queues: JobQueues, name: str = "files") -> FileAssignments:
     return queues.open(name, digest="x", num_look_ups=1, seed=None)
 
 
-def take(queue: JobQueue, worker: int, turn: int) -> str | None:
+def take(queue: FileAssignments, worker: int, turn: int) -> str | None:
     while isinstance(found := queue.take(worker, turn, 0), LookUp):
+        assert found.number is not None
         queue.found(found.number, FILES)
     return None if found is None else found.path
 

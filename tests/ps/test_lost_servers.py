@@ -15,7 +15,7 @@ from torch import nn
 
 from checkpoint.runs import Run, blocks_in
 from checkpoint.zygote import Zygote
-from monolith.checkpoint import PartialRecoverySaver, PsMonitor
+from monolith.checkpoint import PsMonitor, Saver
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.hooks import (
     CheckpointRestorerHook,
@@ -116,7 +116,7 @@ def chief(servers: Servers) -> Iterator[Chief]:
         yield begin
 
 
-def session(counter: Counter, saver: PartialRecoverySaver, *, steps: int) -> None:
+def session(counter: Counter, saver: Saver, *, steps: int) -> None:
     hooks = [
         CheckpointRestorerHook(saver, state=counter.state),
         NoFirstSaveCheckpointSaverHook(saver, state=counter.state),
@@ -145,7 +145,7 @@ def values(counter: Variables) -> list[tuple[float, float]]:
 
 def test_restore_with_ps_monitor(tmp_path: Path, servers: Servers, chief: Chief) -> None:
     _, counter = chief()
-    session(counter, PartialRecoverySaver(tmp_path, ps_monitor=PsMonitor(2)), steps=1)
+    session(counter, Saver(tmp_path, ps_monitor=PsMonitor(2)), steps=1)
     assert values(counter) == [(1, 1), (1, 1)]
     counter.step()  # without any hook
     assert values(counter) == [(2, 2), (2, 2)]
@@ -155,7 +155,7 @@ def test_restore_with_ps_monitor(tmp_path: Path, servers: Servers, chief: Chief)
     monitor = PsMonitor(cluster)
     assert not monitor.is_ps_uninitialized(counter.state, "/job:ps/task:0")
     assert monitor.is_ps_uninitialized(counter.state, "/job:ps/task:1")
-    session(counter, PartialRecoverySaver(tmp_path, ps_monitor=monitor), steps=0)
+    session(counter, Saver(tmp_path, ps_monitor=monitor), steps=0)
     assert values(counter) == [(2, 2), (1, 1)]
     assert not monitor.is_ps_uninitialized(counter.state, "/job:ps/task:1")
     counter.step()  # the batch that one server lacks; the other ignores it
@@ -166,7 +166,7 @@ def test_restore_with_ps_monitor(tmp_path: Path, servers: Servers, chief: Chief)
     servers.replace(0)
     servers.replace(1)
     _, counter = chief()  # new servers only
-    session(counter, PartialRecoverySaver(tmp_path, ps_monitor=PsMonitor(2)), steps=0)
+    session(counter, Saver(tmp_path, ps_monitor=PsMonitor(2)), steps=0)
     assert values(counter) == [(1, 1), (1, 1)]
     assert counter.state.global_step == 1
 
@@ -174,11 +174,11 @@ def test_restore_with_ps_monitor(tmp_path: Path, servers: Servers, chief: Chief)
 @pytest.mark.slow
 def test_restore_without_ps_monitor(tmp_path: Path, servers: Servers, chief: Chief) -> None:
     _, counter = chief()
-    session(counter, PartialRecoverySaver(tmp_path), steps=1)
+    session(counter, Saver(tmp_path), steps=1)
     counter.step()
     servers.replace(1)
     _, counter = chief()
-    session(counter, PartialRecoverySaver(tmp_path), steps=0)
+    session(counter, Saver(tmp_path), steps=0)
     assert values(counter) == [(1, 1), (1, 1)]
     assert counter.state.global_step == 1
 
@@ -188,7 +188,7 @@ def test_a_surviving_chief_continues_from_its_own_step(
     tmp_path: Path, servers: Servers, chief: Chief, index: int
 ) -> None:
     cluster, counter = chief()
-    saver = PartialRecoverySaver(tmp_path, ps_monitor=PsMonitor(cluster))
+    saver = Saver(tmp_path, ps_monitor=PsMonitor(cluster))
     session(counter, saver, steps=1)
     counter.step()
     cluster.move(index, servers.replace(index))
@@ -233,7 +233,7 @@ class Moment(NamedTuple):
 def test_rows_of_lost_servers_are_restored_and_filters_of_all(
     tmp_path: Path, clusters: Mapping[int, PsCluster], num_ps: int, lost: tuple[int, ...]
 ) -> None:
-    with served(clusters[num_ps]) as place, PartialRecoverySaver(tmp_path, ps_monitor=PsMonitor(num_ps)) as saver:
+    with served(clusters[num_ps]) as place, Saver(tmp_path, ps_monitor=PsMonitor(num_ps)) as saver:
         run = Run(min_count=2)
         run.steps(4)
         saver.save(run.state)
@@ -258,7 +258,7 @@ def test_rows_of_lost_servers_are_restored_and_filters_of_all(
 def test_without_a_checkpoint_a_lost_server_begins_with_nothing(
     tmp_path: Path, clusters: Mapping[int, PsCluster]
 ) -> None:
-    with served(clusters[2]) as place, PartialRecoverySaver(tmp_path, ps_monitor=PsMonitor(2)) as saver:
+    with served(clusters[2]) as place, Saver(tmp_path, ps_monitor=PsMonitor(2)) as saver:
         counter = Counter(IDS)
         saver.setup_ps_initialized_state(counter.state)
         counter.step()
@@ -287,7 +287,7 @@ def test_a_run_from_scratch_empties_live_and_lost_servers(
 
 
 def test_a_single_server_is_restored_whatever_it_has(tmp_path: Path, clusters: Mapping[int, PsCluster]) -> None:
-    with served(clusters[1]), PartialRecoverySaver(tmp_path, ps_monitor=PsMonitor(1)) as saver:
+    with served(clusters[1]), Saver(tmp_path, ps_monitor=PsMonitor(1)) as saver:
         counter = Counter(IDS)
         counter.step()
         saver.save(counter.state)
@@ -315,7 +315,7 @@ def test_listeners_save_tables_alongside_a_dense_saver(
         counter = Counter(IDS)
 
         def run(steps: int) -> None:
-            saver = PartialRecoverySaver(tmp_path, ps_monitor=monitor, dense_only=True)
+            saver = Saver(tmp_path, ps_monitor=monitor, dense_only=True)
             tables = HashTableCheckpointRestorerListener(basename, state=counter.state, ps_monitor=monitor)
             restorer = CheckpointRestorerHook(saver, state=counter.state, listeners=[tables])
             listeners = [HashTableCheckpointSaverListener(basename, state=counter.state)]
@@ -335,7 +335,7 @@ def test_listeners_save_tables_alongside_a_dense_saver(
 
 
 def test_a_worker_resumes_after_the_server_that_was_restored(tmp_path: Path, clusters: Mapping[int, PsCluster]) -> None:
-    with served(clusters[2]) as place, PartialRecoverySaver(tmp_path, ps_monitor=PsMonitor(2)) as saver:
+    with served(clusters[2]) as place, Saver(tmp_path, ps_monitor=PsMonitor(2)) as saver:
         counter = Counter(IDS[:1])
         with second_worker(counter.emb.store, IDS) as other:
             other.step()

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import monolith as ml
-from monolith.checkpoint import PartialRecoverySaver, PsMonitor, Saver, TrainState
+from monolith.checkpoint import PsMonitor, Saver, TrainState
 from monolith.deltalog.publish.erasing import erase_from_checkpoint
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.ps import DenseClient, PsCluster, PsStore
@@ -274,7 +274,7 @@ def test_a_lost_server_that_recovered_is_not_restored_by_a_chief(tmp_path: Path)
         with chief(servers) as counter:
             monitor = PsMonitor(cluster_of(counter))
             counter.step()
-            with PartialRecoverySaver(model, ps_monitor=monitor) as saver:
+            with Saver(model, ps_monitor=monitor) as saver:
                 saver.save(counter.state)
                 saver.setup_ps_initialized_state(counter.state)
             counter.step()
@@ -282,7 +282,7 @@ def test_a_lost_server_that_recovered_is_not_restored_by_a_chief(tmp_path: Path)
         servers.replace(1)
         with chief(servers) as counter:
             monitor = PsMonitor(cluster_of(counter))
-            with PartialRecoverySaver(model, ps_monitor=monitor) as saver:
+            with Saver(model, ps_monitor=monitor) as saver:
                 saver.restore(counter.state)
             assert counter.all_counts() == {2.0}
 

@@ -216,7 +216,7 @@ class TestSession:
         ):
             for _ in range(5):
                 session.run_next(feed)
-        assert set(placement.staged_by) == {"session/input"}
+        assert set(placement.staged_by) == {"session/input/enqueue-0"}
         assert placement.received == 5
 
     def test_results_are_those_of_a_session_without_it(self) -> None:

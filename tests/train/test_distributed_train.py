@@ -10,7 +10,7 @@ import pytest
 
 from hooks.day_by_day import ITEMS_OF_A_DAY, DayByDay
 from monolith import environment
-from monolith.checkpoint import Saver, get_checkpoint_state
+from monolith.checkpoint import SaveProtocol, get_checkpoint_state
 from monolith.cluster.discovery import HostServiceDiscovery
 from monolith.errors import (
     AlreadyExistsError,
@@ -156,16 +156,16 @@ class StepsBeside(Hook):
 
 class TestSaves:
     def test_workers_continue_while_a_save_is_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        writing, write, went_on = threading.Event(), Saver._write, list[bool]()
+        writing, write, went_on = threading.Event(), SaveProtocol.write, list[bool]()
         beside = [StepsBeside(writing), StepsBeside(writing)]
 
-        def held(saver: Saver, *arguments: Any) -> Any:
+        def held(protocol: SaveProtocol, *arguments: Any, **options: Any) -> Any:
             if not went_on:
                 writing.set()
                 went_on.extend(each.stepped.wait(60) for each in beside)
-            return write(saver, *arguments)
+            return write(protocol, *arguments, **options)
 
-        monkeypatch.setattr(Saver, "_write", held)
+        monkeypatch.setattr(SaveProtocol, "write", held)
         job = ThreadJob(
             tmp_path,
             num_workers=2,

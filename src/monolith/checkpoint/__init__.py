@@ -5,6 +5,7 @@ May import: `nn`, `tables`, `optim`, `data`, `observe`, `hook`, `clock`, `errors
 
     train_state     what a run is made of
     saver           saves it, restores it
+    save_protocol   which processes of a run write a checkpoint, and how they agree
     model_folder    a model alone, by one call each
     manifest        what a checkpoint consists of
     options         how a run is saved, and what may differ in the run that is restored
@@ -27,7 +28,8 @@ from monolith._doors import open_door as _open_door
 __getattr__, __dir__, __all__ = _open_door(
     __name__,
     {
-        "PartialRecoveryOptions": "PartialRecoveryConfig",
+        "PartialRecoveryOptions": "SaverConfig",
+        "PartialRecoverySaver": "Saver",
         "RestoreOptions": "RestoreConfig",
         "SaverOptions": "SaverConfig",
     },

@@ -23,7 +23,6 @@ from .manifest import FORMAT_VERSION as FORMAT_VERSION
 from .manifest import SUFFIX as SUFFIX
 from .manifest import Manifest as Manifest
 from .manifest import TablesEntry as TablesEntry
-from .model_dir_lock import GenerationClaim as GenerationClaim
 from .model_dir_lock import ModelDirLock as ModelDirLock
 from .model_dir_lock import claimed_generation as claimed_generation
 from .model_folder import load as load
@@ -35,8 +34,6 @@ from .remote_dense import DenseState as DenseState
 from .restore.aliases import CUSTOM_RESTORE_OP as CUSTOM_RESTORE_OP
 from .restore.aliases import calc_feed_dict as calc_feed_dict
 from .restore.aliases import generate_alias_map as generate_alias_map
-from .restore.partial_recovery import PartialRecoveryConfig as PartialRecoveryConfig
-from .restore.partial_recovery import PartialRecoverySaver as PartialRecoverySaver
 from .restore.partial_recovery import PsMonitor as PsMonitor
 from .restore.partial_recovery import RestoreOps as RestoreOps
 from .restore.partial_recovery import SaverBuilder as SaverBuilder
@@ -47,8 +44,8 @@ from .restore.rules import get_latest_checkpoint_state as get_latest_checkpoint_
 from .restore.rules import wait_for_monolith_checkpoint as wait_for_monolith_checkpoint
 from .restore.store_restore import restore_table_assets as restore_table_assets
 from .restore.store_restore import save_table_assets as save_table_assets
-from .saver import CLEAR_NN as CLEAR_NN
-from .saver import PendingSave as PendingSave
+from .save_protocol import PendingSave as PendingSave
+from .save_protocol import SaveProtocol as SaveProtocol
 from .saver import Saver as Saver
 from .snapshots import folder_of_rank as folder_of_rank
 from .snapshots import id_of as id_of
@@ -69,4 +66,3 @@ from .value_tree import TreeEncoder as TreeEncoder
 from .value_tree import decode as decode
 from .writing import ASSETS as ASSETS
 from .writing import SAVING as SAVING
-from .writing import CheckpointWriteConfig as CheckpointWriteConfig

@@ -10,9 +10,9 @@ from google.protobuf import text_format
 
 from monolith.checkpoint.protos.ckpt_info_pb2 import CkptInfo
 from monolith.checkpoint.tensor_file import tensor_descriptions
-from monolith.checkpoint.train_state import WHOLE_MODEL
+from monolith.checkpoint.train_state import extra_state_of
 from monolith.files import canonical
-from monolith.nn.embeddings import EXTRA_STATE, RowAnchor
+from monolith.nn.embeddings import RowAnchor
 from monolith.tables import slots_of_keys
 from monolith.tables.snapshot import read_keys
 
@@ -87,7 +87,7 @@ def count_rows(folder: Folder, manifest: Manifest) -> bytes:
 
 def _slots(manifest: Manifest, store: str) -> Mapping[str, Any]:
     weights = manifest.state["model"] or {}
-    key = EXTRA_STATE if store == WHOLE_MODEL else f"{store}.{EXTRA_STATE}"
+    key = extra_state_of(store)
     slots: Mapping[str, Any] = weights.get(key, {}).get("slots", {})
     return slots
 

@@ -106,23 +106,25 @@ class Catalog:
     """The checkpoints of one basename in one folder. One thread at a time; it only reads."""
 
     def __init__(self, folder: Folder, basename: str, *, filename: str = "checkpoint") -> None:
-        self._folder = folder
-        self._basename = basename
+        self.folder = folder
+        """The folder."""
+        self.basename = basename
+        """First part of the prefixes of the checkpoints."""
         self._filename = filename
         self.root = full_local_path(folder.path)
-        """The folder, as full paths begin."""
+        """Path of the folder, as full paths begin."""
 
     def state(self) -> CheckpointState | None:
         """Returns the contents of the file `checkpoint`."""
-        return read_checkpoint_state(self._folder, self._filename)
+        return read_checkpoint_state(self.folder, self._filename)
 
     def committed(self) -> list[str]:
         """Returns full paths of everything with a manifest, by step."""
         steps = []
-        for name in self._folder.names():
+        for name in self.folder.names():
             prefix = name.removesuffix(SUFFIX)
             match = _STEP.fullmatch(prefix)
-            if name.endswith(SUFFIX) and match is not None and match["basename"] == self._basename:
+            if name.endswith(SUFFIX) and match is not None and match["basename"] == self.basename:
                 steps.append((int(match["step"]), f"{self.root}/{prefix}"))
         return [path for _, path in sorted(steps)]
 

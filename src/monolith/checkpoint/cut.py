@@ -6,7 +6,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from monolith.checkpoint._dense_cut import NOT_A_WEIGHT, DenseCut, local_optimizer_tree, remote_names
+from monolith.checkpoint.remote_dense import NOT_A_WEIGHT, DenseCut, local_optimizer_tree, remote_names
 from monolith.checkpoint.state_dicts import model_state, random_state
 from monolith.checkpoint.value_tree import TreeEncoder
 from monolith.errors import InvalidArgumentError

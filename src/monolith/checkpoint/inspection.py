@@ -101,8 +101,7 @@ def resolve(path: str, *, basename: str = "model.ckpt") -> str:
     full = full_local_path(path.removesuffix(SUFFIX).rstrip("/"))
     if checkpoint_exists(full):
         return full
-    folder = open_folder(full)
-    for candidate in newest_of_ranks(folder, basename, Catalog(folder, basename).newest_first()):
+    for candidate in newest_of_ranks(Catalog(open_folder(full), basename)):
         if checkpoint_exists(candidate):
             return candidate
     raise NotFoundError(f"'{path}': neither a checkpoint (no {SUFFIX[1:]} of that name) nor a directory with one")

@@ -12,6 +12,8 @@ from monolith.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from monolith.checkpoint.restore.partial_recovery import PsMonitor
+    from monolith.checkpoint.save_protocol import SaveProtocol
 
 AliasRule: TypeAlias = tuple[str, str]
 """A regular expression and its replacement, as `re.sub` takes them."""
@@ -93,5 +95,9 @@ class SaverConfig(CheckpointConfig):
     """Highest rate of writing in the background; None: as fast as the disk takes it. A blocking save has no limit."""
     restoring: RestoreConfig = RestoreConfig()
     """What may differ between the run that was saved and the one that is restored."""
+    ps_monitor: PsMonitor | None = None
+    """Reports which devices have no state: only those are restored. None: everything is."""
+    protocol: SaveProtocol | None = None
+    """How the processes of a run save together; None: this process saves alone."""
     clock: Clock = field(default_factory=SystemClock)
     """Source of the current time."""

@@ -1,9 +1,14 @@
-"""Dense weights that live in other processes, as a checkpoint needs them: frozen in a cut, gathered, restored."""
+"""Dense weights that live in other processes: frozen in a cut, gathered into the checkpoint later, restored."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
+
+from monolith.checkpoint.state_dicts import named_state
+from monolith.checkpoint.value_tree import TreeEncoder
+from monolith.errors import FailedPreconditionError
+from monolith.tables import BatchStamp
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -11,7 +16,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.tables import BatchStamp
+    from monolith.checkpoint.train_state import TrainState
+
+OWNERS = "owners"
+"""Key of the per-owner parts of a state whose owners differ by a batch; absent in other states."""
+NOT_A_WEIGHT = "@"
+"""Prefix of names of tensors that are not the model's; those of the model are as in its state dictionary."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,3 +99,150 @@ class RemoteDense(Protocol):
     def set_initialized(self) -> None:
         """Marks all owners as having state, for as long as they run."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class DenseCut:
+    """Dense weights that were frozen at their owners."""
+
+    frozen: FrozenDense
+    names: Mapping[str, str]
+    """Name in the model's state -> the weight; a shared weight has several."""
+
+    def put_into(self, trees: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> DenseParts:
+        """Gathers the weights and returns trees and tensors as one process would have them."""
+        dense, encoder = self.frozen.gather(), TreeEncoder()
+        model = {
+            **trees["model"],
+            **{name: encoder.encode(dense.weights[own], own) for name, own in self.names.items()},
+        }
+        optimizers = {}
+        for name, tree in trees["optimizers"].items():
+            saved = dense.optimizers[name]
+            state = encoder.encode(saved["state"], f"{NOT_A_WEIGHT}optimizers/{name}/state")
+            groups = [
+                {**group, **encoder.encode(kept, name)}
+                for group, kept in zip(tree["param_groups"], saved["groups"], strict=True)
+            ]
+            optimizers[name] = {**tree, "state": state, "param_groups": groups}
+        whole: dict[str, Any] = {**trees, "model": model, "optimizers": optimizers}
+        if not dense.is_level:
+            whole[OWNERS] = encoder.encode(_owners(dense), f"{NOT_A_WEIGHT}{OWNERS}")
+        return DenseParts(trees=whole, tensors={**tensors, **encoder.tensors}, applied=dense.applied)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseParts:
+    """A cut with its dense weights."""
+
+    trees: Mapping[str, Any]
+    tensors: Mapping[str, Tensor]
+    applied: Mapping[int, BatchStamp]
+
+
+def remote_names(state: TrainState) -> dict[str, str]:
+    """Returns name in the model's state -> weight, for all weights of other processes."""
+    if state.dense is None or state.model is None:
+        return {}
+    known = {id(value): name for name, value in state.model.named_parameters()}
+    named = state.model.named_parameters(remove_duplicate=False)
+    return {name: known[id(value)] for name, value in named if known[id(value)] in state.dense.names}
+
+
+def scatter_saved(
+    saved: Mapping[str, Any],
+    state: TrainState,
+    applied: Mapping[int, BatchStamp],
+    owners_without: Sequence[int] | None = None,
+) -> None:
+    """Sends the owners of the dense weights their parts of the saved state; or only the owners without state.
+
+    Raises:
+        FailedPreconditionError: the saved owners differed by a batch, and the number of owners has changed.
+    """
+    if state.dense is None:
+        return
+    owners = saved.get(OWNERS)
+    weights = {name: saved["model"][name] for name in state.dense.names}
+    optimizers = {
+        name: {
+            "state": {
+                weight: slots for weight, slots in saved["optimizers"][name]["state"].items() if weight in weights
+            },
+            "groups": [
+                {key: group[key] for key in state.dense.group_keys(name) if key in group}
+                for group in saved["optimizers"][name]["param_groups"]
+            ],
+        }
+        for name in state.optimizers
+    }
+    clocks = [applied] if owners is None else [_stamps(clock) for clock in owners["clocks"]]
+    apart = () if owners is None else tuple(owners["apart"])
+    merged = DenseState(weights=weights, optimizers=optimizers, clocks=clocks, apart=apart)
+    state.dense.scatter(merged, owners_without)
+
+
+def scatter_own(state: TrainState, applied: Mapping[int, BatchStamp]) -> None:
+    """Sends the owners of the dense weights those of this process, which are untrained."""
+    if state.dense is None or state.model is None:
+        return
+    parameters = {name: parameter for name, parameter in state.model.named_parameters() if name in state.dense.names}
+    optimizers = {
+        name: {
+            "state": {
+                weight: dict(optimizer.state[parameter])
+                for weight, parameter in parameters.items()
+                if parameter in optimizer.state
+            },
+            "groups": [{key: group[key] for key in state.dense.group_keys(name)} for group in optimizer.param_groups],
+        }
+        for name, optimizer in state.optimizers.items()
+    }
+    weights = {name: parameter.detach() for name, parameter in parameters.items()}
+    state.dense.scatter(DenseState(weights=weights, optimizers=optimizers, clocks=[applied]))
+
+
+def require_level(saved: Mapping[str, Any]) -> None:
+    """Rejects a state whose owners differ by a batch where no owners take it."""
+    if OWNERS in saved:
+        count = len(saved[OWNERS]["clocks"])
+        raise FailedPreconditionError(
+            f"restore: when this checkpoint was made, a worker had died between two of {count} servers, so that their"
+            f" weights differ by a batch; restore it into {count} servers, or take another checkpoint"
+        )
+
+
+def bring_here(state: TrainState) -> None:
+    """Copies the owners' state into model and optimizers of this process, for parts that are not restored."""
+    if state.dense is None or state.model is None:
+        return
+    dense = state.dense.freeze().gather()
+    parameters = dict(state.model.named_parameters())
+    for name, value in dense.weights.items():
+        parameters[name].data.copy_(value)
+    for name, optimizer in state.optimizers.items():
+        for weight, values in dense.optimizers[name]["state"].items():
+            optimizer.state[parameters[weight]] = dict(values)
+
+
+def local_optimizer_tree(state: TrainState, name: str, encoder: TreeEncoder) -> Any:
+    """Returns this process's part of an optimizer; where the weights are in other processes, its groups alone."""
+    saved = named_state(state.optimizers[name], state.model)
+    if state.dense is not None:
+        saved = {**saved, "state": {}}
+    return encoder.encode(saved, f"{NOT_A_WEIGHT}optimizers/{name}")
+
+
+def _owners(dense: DenseState) -> dict[str, Any]:
+    clocks = [
+        [[stamp.worker, stamp.seq, stamp.position, stamp.event_time_ms] for stamp in clock.values()]
+        for clock in dense.clocks
+    ]
+    return {"clocks": clocks, "apart": [dict(part) for part in dense.apart]}
+
+
+def _stamps(clock: list[list[Any]]) -> dict[int, BatchStamp]:
+    return {
+        worker: BatchStamp(worker=worker, seq=seq, position=position, event_time_ms=event_time_ms)
+        for worker, seq, position, event_time_ms in clock
+    }

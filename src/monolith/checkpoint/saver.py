@@ -6,21 +6,21 @@ import logging
 import threading
 import weakref
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from monolith.checkpoint._descriptions import count_rows, info_name, model_meta
 from monolith.checkpoint.best import BEST, read_best
 from monolith.checkpoint.catalog import Catalog, SavedCheckpoint, prefix_of, require_path
-from monolith.checkpoint.cut import StateCut, encode_state, take_cut
+from monolith.checkpoint.cut import StateCut, encode_state
 from monolith.checkpoint.folder import FolderPath, open_folder
 from monolith.checkpoint.model_dir_lock import GenerationClaim, ModelDirLock
 from monolith.checkpoint.options import SaverConfig
-from monolith.checkpoint.restore.adapting import ALL_PARTS, Parts
-from monolith.checkpoint.restore.restoring import restore_all, restore_without_dense
+from monolith.checkpoint.restore.restoring import require_readable, restore_all, restore_without_dense
 from monolith.checkpoint.restore.rules import is_left_out_already, record_left_out, without_leave_out
 from monolith.checkpoint.retention import CheckpointRecords, Retention
-from monolith.checkpoint.snapshots import newest_of_ranks
+from monolith.checkpoint.save_protocol import PendingSave, SaveProtocol
 from monolith.checkpoint.staging import Staging
+from monolith.checkpoint.state_files import get_monolith_checkpoint_state
 from monolith.checkpoint.writing import CheckpointWriteConfig, remove_torn_saves, write_checkpoint
 from monolith.config import keywords_of
 from monolith.errors import (
@@ -31,13 +31,13 @@ from monolith.errors import (
     OpError,
     UnavailableError,
 )
-from monolith.files import local_path
-from monolith.tables.snapshot import end_of_save
+from monolith.files import join, local_path
 
 if TYPE_CHECKING:
     from monolith.checkpoint.folder import Folder
     from monolith.checkpoint.manifest import Manifest
     from monolith.checkpoint.options import RestoreConfig
+    from monolith.checkpoint.restore.adapting import Parts
     from monolith.checkpoint.train_state import TrainState
 
 
@@ -51,6 +51,7 @@ class Saver:
     """The checkpoints of one model directory. The thread that trains calls it.
 
     The first save locks the directory and opens a new generation; `close` releases the lock. A reader needs no lock.
+    The processes of a run have a saver each; the `SaveProtocol` of their options determines which of them write what.
 
     Args:
         model_dir: A folder on this machine or any fsspec URL; made at the first save.
@@ -69,18 +70,20 @@ class Saver:
 
     @keywords_of(SaverConfig)
     def __init__(self, model_dir: FolderPath, options: SaverConfig) -> None:
-        self._wanted = wanted = options
-        if not wanted.basename or "/" in wanted.basename:
-            raise InvalidArgumentError(f"Saver: basename must be the name of a file, got {wanted.basename!r}")
+        self._options = options
+        if not options.basename or "/" in options.basename:
+            raise InvalidArgumentError(f"Saver: basename must be the name of a file, got {options.basename!r}")
+        self._protocol = SaveProtocol() if options.protocol is None else options.protocol
         self._folder: Folder = open_folder(model_dir)
-        self._catalog = Catalog(self._folder, wanted.basename)
+        self._catalog = Catalog(self._folder, options.basename)
         retention = Retention(
-            max_to_keep=wanted.max_to_keep, keep_every_hours=wanted.keep_every_hours, now=wanted.clock.now()
+            max_to_keep=options.max_to_keep, keep_every_hours=options.keep_every_hours, now=options.clock.now()
         )
         self._records = CheckpointRecords(self._folder, self._catalog, retention)
         self._staging = Staging()
         self._lock: ModelDirLock | None = None
         self._claim: GenerationClaim | None = None
+        self._is_begun = False
         self._number = 0
         self._save_failed = False
         self._pending: PendingSave | None = None
@@ -93,9 +96,14 @@ class Saver:
         return self._catalog.root
 
     @property
+    def protocol(self) -> SaveProtocol:
+        """How the processes of the run save together."""
+        return self._protocol
+
+    @property
     def dense_only(self) -> bool:
         """Whether its checkpoints omit the tables."""
-        return self._wanted.dense_only
+        return self._options.dense_only
 
     @property
     def last_saved(self) -> SavedCheckpoint | None:
@@ -112,6 +120,12 @@ class Saver:
         """Full prefixes of the checkpoints that retention counts, oldest first; includes exempt ones."""
         return self._records.paths
 
+    @property
+    def exempt_checkpoint_paths(self) -> list[str]:
+        """Checkpoints that retention neither counts nor deletes, as `monolith_checkpoint` lists them now."""
+        state = get_monolith_checkpoint_state(self.model_dir, remove_invalid_path=True)
+        return [] if state is None else list(state.exempt_model_checkpoint_paths)
+
     # Saving
 
     def begin(self, *, preparing: TrainState | None = None) -> None:
@@ -125,15 +139,24 @@ class Saver:
             UnavailableError: another process has the directory; names it.
             InvalidArgumentError, PermissionDeniedError: the directory cannot be made or written to.
         """
+        was_begun = self._is_begun
+        if was_begun and not self._save_failed and preparing is None:
+            return
+        floor = 0 if was_begun else self._protocol.generation_floor(self._catalog)
+        try:
+            self._protocol.run_on_writers("taking the model directory", lambda: self._begin_here(floor, preparing))
+        except BaseException:
+            if not was_begun:
+                self._let_go()
+            raise
+        self._is_begun, self._save_failed = True, False
+
+    def _begin_here(self, floor: int, preparing: TrainState | None) -> None:
         if self._claim is None:
             self._folder.make()
-            try:
-                self._lock = ModelDirLock(self._folder.path)
-                self._claim = GenerationClaim(self._folder, above=self._highest_generation())
-                self._take_stock()
-            except BaseException:
-                self._let_go()
-                raise
+            self._lock = ModelDirLock(self._folder.path)
+            self._claim = GenerationClaim(self._folder, above=max(floor, self._catalog.highest_generation()))
+            self._take_stock()
         elif self._save_failed:
             self._take_stock()
         if preparing is not None:
@@ -157,24 +180,25 @@ class Saver:
                 the new checkpoint, too.
         """
         self.wait()
-        in_background = self._wanted.background if background is None else background
-        if self._wanted.skip_save:
+        in_background = self._options.background if background is None else background
+        if self._options.skip_save:
             return self._skipped(state, in_background=in_background)
         self.begin()
-        cut = self._take_cut(state, staging=self._staging if in_background else None)
+        staging = self._staging if in_background else None
+        cut = self._protocol.take_cut(state, staging=staging, dense_only=self._options.dense_only)
         try:
             order = self._order(state, in_background=in_background)
         except BaseException:
             cut.release()
             raise
         if not in_background:
-            return self._write(cut, order)
+            return self._write(cut, order, in_background=False)
         return self._begin_writing(cut, order)
 
     def create_state_file(self) -> None:
         """Creates `monolith_checkpoint` if it is missing, so that other processes see that the directory is in use."""
-        if not self._wanted.skip_save:
-            self._records.create_state_file()
+        if not self._options.skip_save:
+            self._protocol.run_on_writers("the state file", self._records.create_state_file)
 
     def wait(self) -> None:
         """Waits for a pending save.
@@ -199,10 +223,20 @@ class Saver:
             self._let_go()
 
     def _let_go(self) -> None:
+        self._is_begun = False
         self._claim = None
         if self._lock is not None:
             self._lock.release()
             self._lock = None
+
+    def subfolder(self, name: str, **options: Any) -> Saver:
+        """Returns a saver for other checkpoints of the run, in a folder of this name inside the directory.
+
+        Args:
+            name: Name of the folder.
+            options: The fields of `SaverConfig`, by name.
+        """
+        return Saver(join(self.model_dir, name), protocol=self._protocol.subfolder(name), **options)
 
     def __enter__(self) -> Self:
         return self
@@ -212,8 +246,22 @@ class Saver:
 
     # Restoring
 
+    def source_of(self, model_dir: str) -> str:
+        """Returns the directory from which this process copies checkpoints of another model directory."""
+        return self._protocol.source_of(model_dir, self._options.basename)
+
+    def setup_ps_initialized_state(self, state: TrainState) -> None:
+        """Marks every device of `ps_monitor` as having state: it was restored, or made."""
+        if self._options.ps_monitor is not None:
+            self._options.ps_monitor.setup_ps_initialized_state(state)
+
     def restore(
-        self, state: TrainState, path: str | None = None, *, options: RestoreConfig | None = None
+        self,
+        state: TrainState,
+        path: str | None = None,
+        *,
+        options: RestoreConfig | None = None,
+        parts: Parts | None = None,
     ) -> SavedCheckpoint | None:
         """Restores a checkpoint into a run; an error leaves the run unchanged.
 
@@ -224,6 +272,7 @@ class Saver:
             path: A prefix, with or without its folder, or ``best``, which `keep_best` has named. None: the newest
                 intact one; each one that is skipped, damaged or on a failing disk, is logged as a warning.
             options: What may differ between the two runs; None: the saver's option.
+            parts: The parts to restore; None: those that `ps_monitor` reports as lost, without one all.
 
         Returns:
             The checkpoint restored; None if the directory has none.
@@ -241,12 +290,17 @@ class Saver:
             logger.warning("a pending save failed; an older checkpoint is restored: %s", error)
         if path is not None:
             best = read_best(self._folder) if path == BEST else None
-            return self._restore(require_path(self.model_dir, path if best is None else best.path), state, options)
+            path = require_path(self.model_dir, self._protocol.own_path(path) if best is None else best.path)
+            return self._restore(path, state, options, parts)
         failed: dict[str, OpError] = {}
+
+        def next_candidate() -> str | None:
+            return next((path for path in self._protocol.candidates(self._catalog) if path not in failed), None)
+
         # Listed again after each failure: a concurrent saver may have removed the chosen one, and saved a newer one.
-        while (candidate := next((path for path in self._candidates() if path not in failed), None)) is not None:
+        while (candidate := next_candidate()) is not None:
             try:
-                restored = self._restore(candidate, state, options)
+                restored = self._restore(candidate, state, options, parts)
             except (DataLossError, NotFoundError, UnavailableError) as error:
                 if isinstance(error, UnavailableError) and local_path(candidate) is None:
                     raise
@@ -260,67 +314,74 @@ class Saver:
             raise next(iter(failed.values()))  # the error of the newest
         return None
 
-    # Inside; some methods are for subclasses
+    # Inside
 
-    def _candidates(self) -> list[str]:
-        """Returns the checkpoints to try, the best first."""
-        return newest_of_ranks(self._folder, self._wanted.basename, self._catalog.newest_first())
+    def _restore(
+        self, path: str, state: TrainState, options: RestoreConfig | None, parts: Parts | None
+    ) -> SavedCheckpoint:
+        chosen = self._options.restoring if options is None else options
+        return self._protocol.restore(lambda: self._restore_here(path, state, chosen, parts), state)
 
-    def _highest_generation(self) -> int:
-        """Returns the generation above which a run begins its own."""
-        return self._catalog.highest_generation()
+    def _restore_here(
+        self, path: str, state: TrainState, options: RestoreConfig, parts: Parts | None
+    ) -> SavedCheckpoint:
+        protocol, folder = self._protocol, self._folder
+        is_applied = protocol.run_on_first("leave_out", lambda: is_left_out_already(folder, path, options))
+        applied = without_leave_out(path, options) if is_applied else options
+        clears = options.clear_nn and not protocol.run_on_first("clear_nn", lambda: folder.exists(CLEAR_NN))
 
-    def _before_commit(self, claim: GenerationClaim) -> None:
-        """Called when all files are written; an error abandons the checkpoint."""
-        claim.require()
+        def check() -> None:
+            require_readable(path, state, None if clears else applied)
 
-    def _after_commit(self) -> None:
-        """Called when the checkpoint is committed, before older ones are deleted."""
-
-    def _take_cut(self, state: TrainState, *, staging: Staging | None) -> StateCut:
-        return take_cut(state, staging=staging, dense_only=self._wanted.dense_only)
-
-    def _restore(self, path: str, state: TrainState, options: RestoreConfig | None) -> SavedCheckpoint:
-        options = self._wanted.restoring if options is None else options
-        if options.clear_nn and not self._folder.exists(CLEAR_NN):
-            restored = restore_without_dense(path, state, options)
-            self._folder.replace(CLEAR_NN, b"clear_nn")
+        if clears:
+            restored = restore_without_dense(
+                path,
+                state,
+                applied,
+                parts=protocol.parts(state),
+                checked=lambda prepare: protocol.prepare(prepare, check=check),
+            )
+            protocol.run_on_first("clear_nn", lambda: folder.replace(CLEAR_NN, b"clear_nn"))
             return restored
-        if is_left_out_already(self._folder, path, options):
-            options = without_leave_out(path, options)
-        restored = restore_all(path, state, options, self._parts(state))
-        record_left_out(self._folder, path, options)
+        restored = restore_all(
+            path,
+            state,
+            applied,
+            self._lost_parts(state) if parts is None else parts,
+            checked=lambda prepare: protocol.prepare(prepare, check=check),
+        )
+        protocol.run_on_first("leave_out", lambda: record_left_out(folder, path, applied))
         return restored
 
-    def _parts(self, state: TrainState) -> Parts:  # noqa: ARG002 - for subclasses
-        """Returns which parts of the state are not restored, and which owners of rows have lost theirs."""
-        return ALL_PARTS
+    def _lost_parts(self, state: TrainState) -> Parts:
+        monitor = self._options.ps_monitor
+        return self._protocol.parts(state) if monitor is None else monitor.lost_parts(state)
 
     def _order(self, state: TrainState, *, in_background: bool) -> CheckpointWriteConfig:
-        if self._claim is None:
+        if not self._is_begun:
             raise FailedPreconditionError(f"Saver of '{self.model_dir}': it was closed")
         self._number += 1
         return CheckpointWriteConfig(
-            prefix=prefix_of(self._wanted.basename, state.global_step, padded=self._wanted.pad_step_number),
-            generation=self._claim.generation,
+            prefix=prefix_of(self._options.basename, state.global_step, padded=self._options.pad_step_number),
+            generation=self.generation or 0,
             number=self._number,
-            created=self._wanted.clock.now(),
-            dense_only=self._wanted.dense_only,
-            meta=self._meta_of(state) if self._wanted.write_meta else None,
+            created=self._protocol.run_on_first("the time of a checkpoint", self._options.clock.now),
+            dense_only=self._options.dense_only,
+            meta=self._meta_of(state) if self._options.write_meta else None,
             threads=1 if in_background else None,
-            rate_bytes_per_second=self._wanted.rate_bytes_per_second if in_background else None,
+            rate_bytes_per_second=self._options.rate_bytes_per_second if in_background else None,
         )
 
     def _begin_writing(self, cut: StateCut, order: CheckpointWriteConfig) -> PendingSave:
         """Starts a background save; registers it first, so that a call after an interrupt waits for it."""
         future: Future[SavedCheckpoint] = Future()
-        self._pending = pending = self._new_pending(future)
+        self._pending = pending = self._protocol.pending(future)
 
         def write() -> None:
             if not future.set_running_or_notify_cancel():
                 return
             try:
-                future.set_result(self._write(cut, order))
+                future.set_result(self._write(cut, order, in_background=True))
             except BaseException as error:  # noqa: BLE001 - `wait` raises it
                 future.set_exception(error)
 
@@ -333,27 +394,34 @@ class Saver:
             raise
         return pending
 
-    def _new_pending(self, future: Future[SavedCheckpoint]) -> PendingSave:
-        return PendingSave(future)
+    def _write(self, cut: StateCut, order: CheckpointWriteConfig, *, in_background: bool) -> SavedCheckpoint:
+        try:
+            saved = self._protocol.write(lambda: self._write_here(cut, order), in_background=in_background)
+        except BaseException:
+            self._save_failed = True
+            raise
+        self._last_saved = saved
+        return saved
 
-    def _write(self, cut: StateCut, order: CheckpointWriteConfig) -> SavedCheckpoint:
+    def _write_here(self, cut: StateCut, order: CheckpointWriteConfig) -> SavedCheckpoint:
         claim = self._claim
         if claim is None:
             cut.release()
             raise FailedPreconditionError(f"Saver of '{self.model_dir}': it was closed")
         path = f"{self.model_dir}/{order.prefix}"
-        try:
-            manifest = write_checkpoint(self._folder, cut, order, before_commit=lambda: self._before_commit(claim))
-            self._last_saved = SavedCheckpoint(path=path, step=manifest.step, generation=manifest.generation)
-            self._after_commit()
-            self._records.record(path, manifest.created)
-            for witness in cut.witnesses:
-                witness.committed(path)
-            self._write_info(manifest)
-        except BaseException:
-            self._save_failed = True
-            raise
-        return self._last_saved
+
+        def before_commit() -> None:
+            claim.require()
+            self._protocol.agree()
+
+        manifest = write_checkpoint(self._folder, cut, order, before_commit=before_commit)
+        self._last_saved = saved = SavedCheckpoint(path=path, step=manifest.step, generation=manifest.generation)
+        self._protocol.agree()
+        self._records.record(path, manifest.created)
+        for witness in cut.witnesses:
+            witness.committed(path)
+        self._write_info(manifest)
+        return saved
 
     def _take_stock(self) -> None:
         """Scans the directory: at the beginning, and after a failed save, whose outcome is uncertain."""
@@ -363,14 +431,14 @@ class Saver:
 
     def _write_info(self, manifest: Manifest) -> None:
         """Writes the rows of each slot; the checkpoint is committed already, so an error is logged as a warning."""
-        if self._wanted.write_info and manifest.tables:
+        if self._options.write_info and manifest.tables:
             try:
                 self._folder.replace(info_name(manifest.step), count_rows(self._folder, manifest))
             except OpError as error:
                 logger.warning("%s", error)
 
     def _skipped(self, state: TrainState, *, in_background: bool) -> SavedCheckpoint | PendingSave:
-        prefix = prefix_of(self._wanted.basename, state.global_step, padded=self._wanted.pad_step_number)
+        prefix = prefix_of(self._options.basename, state.global_step, padded=self._options.pad_step_number)
         skipped = SavedCheckpoint(path=f"{self.model_dir}/{prefix}", step=state.global_step, generation=0)
         if not in_background:
             return skipped
@@ -383,29 +451,3 @@ class Saver:
         if self._meta is None or self._meta[0]() is not (state if state.model is None else state.model):
             self._meta = (weakref.ref(state if state.model is None else state.model), model_meta(state))
         return self._meta[1]
-
-
-class PendingSave:
-    """A save that runs in a thread named ``monolith-checkpoint``. Thread-safe."""
-
-    def __init__(self, future: Future[SavedCheckpoint]) -> None:
-        self._future = future
-
-    @property
-    def done(self) -> bool:
-        """Whether the save has completed or failed."""
-        return self.is_written
-
-    @property
-    def is_written(self) -> bool:
-        """Whether this process has written everything."""
-        return self._future.done()
-
-    def wait(self, timeout_seconds: float | None = None) -> SavedCheckpoint:
-        """Waits for the commit.
-
-        Raises:
-            DeadlineExceededError: the save is still running; wait again.
-            OpError: the save failed; see `Saver.save`.
-        """
-        return end_of_save(self._future, timeout_seconds)

@@ -62,19 +62,18 @@ def parts_of_others(path: str, manifest: Manifest) -> list[str]:
     return [other for other in paths if _has_part(other, id_of(manifest))]
 
 
-def newest_of_ranks(model_dir: Folder, basename: str, paths: list[str]) -> list[str]:
+def newest_of_ranks(catalog: Catalog) -> list[str]:
     """Returns the checkpoints to try, the best first: those of ranks after or before those of the model directory.
 
     Args:
-        model_dir: The directory.
-        basename: First part of prefixes.
-        paths: Checkpoints of the model directory.
+        catalog: Checkpoints of the model directory.
     """
-    first = folder_of_rank(model_dir.path, 0)
+    paths = catalog.newest_first()
+    first = folder_of_rank(catalog.folder.path, 0)
     try:
-        if not model_dir.exists(split_path(first)[1]):
+        if not catalog.folder.exists(split_path(first)[1]):
             return paths
-        of_ranks = Catalog(open_folder(first), basename).newest_first()
+        of_ranks = Catalog(open_folder(first), catalog.basename).newest_first()
     except FileUnavailableError as error:
         if not paths:
             raise

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from monolith.errors import InvalidArgumentError
 from monolith.nn import Embeddings
+from monolith.nn.embeddings import EXTRA_STATE
 from monolith.tables import BatchStamp
 
 if TYPE_CHECKING:
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 WHOLE_MODEL = "model"
 """Name of the store of a model that is an `Embeddings` itself."""
+
+
+def extra_state_of(store: str) -> str:
+    """Returns the name of a store's module state in the state dictionary of its model."""
+    return EXTRA_STATE if store == WHOLE_MODEL else f"{store}.{EXTRA_STATE}"
 
 
 @runtime_checkable

@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from monolith.checkpoint import PartialRecoverySaver, PendingSave, SavedCheckpoint, Saver, TrainState
+from monolith.checkpoint import PendingSave, SavedCheckpoint, Saver, TrainState
 from monolith.config import Config, config, keywords_of
 from monolith.errors import OpError
 from monolith.hook import Hook, HookedSession, StepContext
@@ -121,8 +121,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         session.on_close(self._let_go)
         state = self._state(session)
         self._saver.create_state_file()
-        if isinstance(self._saver, PartialRecoverySaver):
-            self._saver.setup_ps_initialized_state(state)
+        self._saver.setup_ps_initialized_state(state)
         self._step_on_disk = session.global_step
         if not self._options.no_first_save and self._first:
             self._save(session, session.global_step, ignore_save_errors=self._options.ignore_save_errors)

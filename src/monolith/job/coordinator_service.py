@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from monolith.background import END, Backoff, End, PeriodicThread
-from monolith.data.file_queue import WorkerProgress
+from monolith.data.file_queue import LookUp, WorkerProgress
 from monolith.errors import InvalidArgumentError, OpError
 from monolith.job.coordination import Coordinator
 from monolith.job.members import PlaceTakenError
 from monolith.job.queue_logs import QueueLogs
-from monolith.job.queues import JobQueues, LookUp
+from monolith.job.queues import JobQueues
 from monolith.job.wire import claim_in, place_in, state_message
 from monolith.rpc import COORDINATOR, Send, failure_of, make_handler
 from monolith.rpc.protos import coordinator_pb2 as messages
@@ -66,10 +66,10 @@ class FileCalls:
                 return messages.TakeFileResponse()
             assigned = queue.take(request.worker, request.turn, request.epoch)
             self._tell_takers()
-            if isinstance(assigned, LookUp):
-                return messages.TakeFileResponse(look_up=assigned.number)
             if assigned is None:
-                return messages.TakeFileResponse(nothing_found=not queue.has_files)
+                return messages.TakeFileResponse()
+            if isinstance(assigned, LookUp):
+                return messages.TakeFileResponse(look_up=assigned.number, nothing_found=assigned.number is None)
             place = "" if assigned.place is None else json.dumps(assigned.place)
             return messages.TakeFileResponse(path=assigned.path, place=place)
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith.cluster import BarrierAlreadyPlacedError
-from monolith.data.file_queue import FilePart, FileQueue, progress_in
+from monolith.data.file_queue import Assignments, FilePart, HostedFileQueue, LookUp
 from monolith.data.sources import FilePatterns
 from monolith.errors import (
     AlreadyExistsError,
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from monolith.data.file_queue import FileQueue, WorkerProgress
     from monolith.job.coordinator_connection import ServerChannels
     from monolith.job.state import JobState
 
@@ -204,7 +205,9 @@ class JobClient:
             storage_options: Options of the file system of URLs.
             name: Name of the queue within the job.
         """
-        return JobFileQueue(self._line, name, paths, seed=seed, storage_options=storage_options)
+        patterns = FilePatterns(paths, seed=seed, storage_options=storage_options)
+        assignments = RemoteAssignments(self._line, name, patterns)
+        return HostedFileQueue(patterns, lambda action: action(assignments))
 
     @property
     def state(self) -> JobState:
@@ -377,73 +380,46 @@ class JobFlags:
         return [state.restored, *(index in training for index in range(1, self._size))]
 
 
-class JobFileQueue(FileQueue):
-    """Files that the workers of a job share. Thread-safe.
-
-    The worker that needs more files lists them, with its own access: the home server needs none.
+class RemoteAssignments(Assignments):
+    """The assignments of a file queue at the coordinator. Thread-safe.
 
     Args:
         line: Connection to the coordinator.
         name: Name of the queue; a job may have several.
-        paths: As for `LocalFileQueue`; the same for all workers.
-        seed: As for `LocalFileQueue`.
-        storage_options: Options of the file system of URLs.
+        patterns: Patterns of its files.
     """
 
-    def __init__(
-        self,
-        line: CoordinatorConnection,
-        name: str,
-        paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-        *,
-        seed: int | None = None,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> None:
+    def __init__(self, line: CoordinatorConnection, name: str, patterns: FilePatterns) -> None:
         self._line = line
-        self.name = name
-        self._patterns = FilePatterns(paths, seed=seed, storage_options=storage_options)
-        self.digest = self._patterns.digest
+        self._name = name
+        self._facts = patterns.facts
 
-    def take(self, worker: int, turn: int, *, epoch: int = 0) -> FilePart | None:
-        """Returns the file of a worker's `turn`, from 0; None: there are no more."""
-        while True:
-            answer = self._line.ask("TakeFile", self._request(worker, turn, epoch))
-            if not answer.HasField("look_up"):
-                break
-            listed = messages.FoundFilesRequest(
-                queue=self.name, look_up=answer.look_up, files=self._patterns.find(answer.look_up)
-            )
-            self._line.ask("FoundFiles", listed)
+    def take(self, worker: int, turn: int, epoch: int) -> FilePart | LookUp | None:
+        """Returns the file of a worker's turn; None: there are no more."""
+        answer = self._line.ask("TakeFile", self._request(worker, turn, epoch))
         if answer.HasField("path"):
             return FilePart(answer.path, json.loads(answer.place) if answer.place else None)
-        if answer.nothing_found:
-            raise self._patterns.nothing_found()
-        return None
+        if answer.HasField("look_up"):
+            return LookUp(answer.look_up)
+        return LookUp(None) if answer.nothing_found else None
 
-    def require_taken(self, worker: int, turns: int, *, epoch: int = 0) -> None:
+    def require_taken(self, worker: int, turns: int, epoch: int) -> None:
         """Raises if a worker resumes after more files than the queue has assigned to it."""
         request = self._request(worker, turns, epoch)
         request.only_look = True
         self._line.ask("TakeFile", request)
 
-    def give_back(self, worker: int, position: bytes | None = None) -> int:
+    def found(self, look_up: int, files: Sequence[str]) -> None:
+        """Reports the files that this worker has listed."""
+        self._line.ask("FoundFiles", messages.FoundFilesRequest(queue=self._name, look_up=look_up, files=files))
+
+    def give_back(self, worker: int, progress: WorkerProgress | None) -> int:
         """Returns the unread files of a lost worker to the queue; its index is not used again."""
-        request = messages.GiveBackRequest(queue=self.name, worker=worker)
-        if position is not None:
-            progress = progress_in(position, worker=worker, digest=self.digest)
+        request = messages.GiveBackRequest(queue=self._name, worker=worker)
+        if progress is not None:
             content = [progress.epoch, progress.turns, sorted(progress.places.items())]
             request.progress = json.dumps(content).encode()
         return int(self._line.ask("GiveBack", request).files)
 
     def _request(self, worker: int, turn: int, epoch: int) -> messages.TakeFileRequest:
-        if worker < 0:
-            raise InvalidArgumentError(f"file queue of a job: there is no worker {worker}")
-        return messages.TakeFileRequest(
-            queue=self.name,
-            digest=self.digest,
-            num_look_ups=len(self._patterns),
-            seed=self._patterns.seed,
-            worker=worker,
-            turn=turn,
-            epoch=epoch,
-        )
+        return messages.TakeFileRequest(queue=self._name, worker=worker, turn=turn, epoch=epoch, **self._facts)

@@ -28,7 +28,7 @@ _SUFFIX = ".files"
 class QueueLog:
     """The log of one queue, open for writing. Not thread-safe.
 
-    Its lines have the format of `SharedFileQueue`; the first one has the properties of the queue.
+    Its lines are those of `event_line`; the first one has the properties of the queue.
 
     Args:
         path: Path of the file, which is replaced.

@@ -16,7 +16,6 @@ from monolith.observe.summaries import SummaryWriter, histograms, scalars
 from monolith.train.config.job_config import SyncConfig
 from monolith.train.input.jobs import RankInputs
 from monolith.train.rank_part import RankPart
-from monolith.train.saving.rank_saver import RankSaver
 from monolith.train.saving.restoring import go_on
 from monolith.train.saving.server_rows import begin_rows_of_ranks
 
@@ -245,7 +244,7 @@ def _exchange_hooks(part: RankPart, config: TrainerConfig) -> list[Hook]:
 
 def rank_listeners(saver: Saver) -> Sequence[SaverListener]:
     """Returns listeners that let no rank continue after a save before all ranks have its outcome."""
-    return [SyncTrainingBarrierSaverListener()] if isinstance(saver, RankSaver) else []
+    return [SyncTrainingBarrierSaverListener()] if saver.protocol.is_collective else []
 
 
 class LastLossHook(Hook):
@@ -262,7 +261,7 @@ def restore_together(
     part: RankPart, config: TrainerConfig, saver: Saver | None, state: TrainState, *, clock: Clock
 ) -> bool:
     """Restores all ranks from one checkpoint, else from the weights of rank 0; returns whether one existed."""
-    is_restored = saver is not None and go_on(config, saver, state, clock=clock, words=part.words)
+    is_restored = saver is not None and go_on(config, saver, state, clock=clock)
     if not part.shares_rows:
         begin_rows_of_ranks(part.words, state, is_restored=is_restored)
     part.begin_alike(state)

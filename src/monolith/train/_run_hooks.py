@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from monolith.checkpoint import Saver
 from monolith.clock import SystemClock
 from monolith.cluster import BarrierOp
 from monolith.deltalog import DeltaLog
@@ -43,11 +42,11 @@ from monolith.hooks import (
 from monolith.hooks.server import ServerCredentials, ServerHook
 from monolith.observe import Progress, is_watched
 from monolith.train._rank_run import rank_listeners
-from monolith.train.saving.rank_saver import RankSaver
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from monolith.checkpoint import Saver
     from monolith.clock import Clock
     from monolith.cluster import Barrier
     from monolith.hook import HookedSession
@@ -365,10 +364,7 @@ def _saving_hooks(  # noqa: PLR0913 - the state of the chief; mostly keywords
     if dense_timer is None:
         return [full]
     options: dict[str, Any] = {"max_to_keep": saving.max_to_keep, "dense_only": True}
-    if isinstance(saver, RankSaver):
-        dense_saver = saver.beside(DENSE_ONLY, **options)
-    else:
-        dense_saver = Saver(join(saver.model_dir, DENSE_ONLY), **options)
+    dense_saver = saver.subfolder(DENSE_ONLY, **options)
     dense = NoFirstSaveCheckpointSaverHook(
         dense_saver,
         timer=dense_timer,

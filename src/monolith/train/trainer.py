@@ -47,11 +47,10 @@ from monolith.train.history import History
 from monolith.train.input.jobs import LocalJob
 from monolith.train.input.shares import InputShares
 from monolith.train.predict.prediction import run_batches, write_predictions
-from monolith.train.saving.job_restoring import JOB, JobSaver, restore_in_job
-from monolith.train.saving.own_folder_saver import OwnFolderSaver
-from monolith.train.saving.rank_saver import RankSaver
+from monolith.train.saving.job_restoring import JOB, restore_in_job
+from monolith.train.saving.rank_folder_protocol import RankFolderSaveProtocol
+from monolith.train.saving.rank_protocol import RankSaveProtocol, ServerRankSaveProtocol
 from monolith.train.saving.restoring import go_on, restore_to_look
-from monolith.train.saving.server_rank_saver import ServerRankSaver
 from monolith.train.session import Session, SessionState
 from monolith.train.task import Task
 from monolith.train.task_wrappers import FeatureEngineeringTask, FeatureFiles
@@ -392,7 +391,7 @@ class Trainer:
             restore_in_job(
                 self._job,
                 self.config,
-                saver if isinstance(saver, JobSaver) else None,
+                saver,
                 state,
                 give_up=lambda: session is not None and session.stop_requested,
             )
@@ -479,11 +478,12 @@ class Trainer:
         }
         sync = self.config.sync
         if self._ranks is not None and sync is not None and sync.own_folders is not None:
-            return OwnFolderSaver(sync.checkpoint_dir(self.config.model_dir), self._ranks, **options)
+            protocol = RankFolderSaveProtocol(sync.checkpoint_dir(self.config.model_dir), self._ranks)
+            return Saver(protocol.folder, protocol=protocol, **options)
         if self._ranks is not None and is_one_of_many:
-            kind = RankSaver if self._ranks.shares_rows else ServerRankSaver
-            return kind(self.config.model_dir, self._ranks, **options)
-        return (Saver if self._job is None else JobSaver)(self.config.model_dir, **options)
+            kind = RankSaveProtocol if self._ranks.shares_rows else ServerRankSaveProtocol
+            return Saver(self.config.model_dir, protocol=kind(self._ranks), **options)
+        return Saver(self.config.model_dir, **options)
 
     @contextlib.contextmanager
     def _looking(self, mode: Mode, hooks: Sequence[Hook]) -> Iterator[Session]:

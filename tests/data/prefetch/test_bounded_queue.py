@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monolith.data.prefetch import BoundedQueue
-from monolith.data.prefetch.gate import Gate, Lane
 from monolith.errors import CancelledError, DeadlineExceededError, OutOfRangeError
 
 WAIT = 20.0
@@ -81,7 +80,7 @@ def test_closing_lets_a_waiting_put_through_and_the_consumer_waits_for_it() -> N
     queue = queue_of(1, capacity=1)
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(queue.put, 2)
-        until(lambda: len(queue.gate._waiting_puts) == 1)
+        until(lambda: len(queue._waiting_puts) == 1)
         queue.close()
         assert [queue.get(WAIT), queue.get(WAIT)] == [1, 2]
         waiting.result(WAIT)
@@ -93,7 +92,7 @@ def test_cancelling_ends_waiting_puts_without_adding() -> None:
     queue = queue_of(1, capacity=1)
     with ThreadPoolExecutor() as pool:
         waiting = [pool.submit(queue.put, item) for item in (2, 3)]
-        until(lambda: len(queue.gate._waiting_puts) == 2)
+        until(lambda: len(queue._waiting_puts) == 2)
         queue.close(cancel_pending_enqueues=True)
         for each in waiting:
             with pytest.raises(CancelledError, match="closed while an item waited for room"):
@@ -103,12 +102,39 @@ def test_cancelling_ends_waiting_puts_without_adding() -> None:
         queue.get()
 
 
+def test_a_cancelled_put_adds_nothing_even_if_the_queue_reopens_before_its_thread_runs() -> None:
+    queue = queue_of(1, capacity=1)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(queue.put, 2)
+        until(lambda: len(queue._waiting_puts) == 1)
+        with queue._lock:
+            queue.close(cancel_pending_enqueues=True)
+            queue.reopen()
+        assert queue.get() == 1
+        with pytest.raises(CancelledError, match="closed while an item waited for room"):
+            waiting.result(WAIT)
+    assert queue.size() == 0
+
+
+def test_a_put_that_times_out_on_a_closed_queue_ends_consumers() -> None:
+    queue = queue_of(1, capacity=1)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(queue.put, 2, 0.05)
+        until(lambda: len(queue._waiting_puts) == 1)
+        queue.close()
+        with pytest.raises(DeadlineExceededError):
+            waiting.result(WAIT)
+    assert queue.get() == 1
+    with pytest.raises(OutOfRangeError):
+        queue.get(WAIT)
+
+
 @pytest.mark.parametrize("cancel", [False, True])
 def test_closing_wakes_every_consumer(cancel: bool) -> None:
     queue = queue_of()
     with ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(queue.get) for _ in range(8)]
-        until(lambda: queue.gate._num_waiting_gets == 8)
+        until(lambda: queue._num_waiting_gets == 8)
         queue.close(cancel_pending_enqueues=cancel)
         for each in waiting:
             with pytest.raises(OutOfRangeError):
@@ -143,7 +169,7 @@ def test_an_error_reaches_consumers_that_wait() -> None:
     queue = queue_of()
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(queue.get) for _ in range(3)]
-        until(lambda: queue.gate._num_waiting_gets == 3)
+        until(lambda: queue._num_waiting_gets == 3)
         queue.fail(KeyError("slot 7"))
         for each in waiting:
             with pytest.raises(KeyError, match="slot 7"):
@@ -172,7 +198,7 @@ def test_clearing_makes_room_for_waiting_puts() -> None:
     queue = queue_of(1, capacity=1)
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(queue.put, 2)
-        until(lambda: len(queue.gate._waiting_puts) == 1)
+        until(lambda: len(queue._waiting_puts) == 1)
         queue.clear()
         waiting.result(WAIT)
     assert queue.get() == 2
@@ -243,47 +269,12 @@ def test_any_sequence_of_calls_agrees_with_a_list(calls: list[str], capacity: in
         assert queue.closed == closed
 
 
-def test_lanes_move_together_for_any_number_of_threads() -> None:
-    gate, lanes = Gate("pair"), [Lane(2), Lane(2)]
-    pairs: list[list[int]] = []
-
-    def produce(worker: int) -> None:
-        for number in range(200):
-            gate.put(lanes, [worker * 1000 + number, -(worker * 1000 + number)])
-
-    def consume() -> None:
-        pairs.extend([gate.get(lanes, WAIT) for _ in range(200)])
-
-    with ThreadPoolExecutor(8) as pool:
-        for each in [pool.submit(consume) for _ in range(4)] + [pool.submit(produce, worker) for worker in range(4)]:
-            each.result(WAIT)
-    assert len(pairs) == 800
-    assert all(left == -right for left, right in pairs)
-
-
-def test_a_lane_added_while_others_wait_moves_with_them() -> None:
-    gate, lanes = Gate("growing"), [Lane(1)]
-    with ThreadPoolExecutor() as pool:
-        taken = pool.submit(gate.get, lanes)
-        until(lambda: gate._num_waiting_gets == 1)
-        gate.add_lane(lanes)
-        gate.put(lanes, ["cpu", "gpu"])
-        assert taken.result(WAIT) == ["cpu", "gpu"]
-        gate.put(lanes, ["cpu only"])
-        waiting = pool.submit(gate.put, lanes, ["last"])
-        until(lambda: len(gate._waiting_puts) == 1)
-        gate.add_lane(lanes)
-        assert gate.get(lanes, WAIT) == ["cpu only", None, None]
-        waiting.result(WAIT)
-        assert gate.get(lanes, WAIT) == ["last", None, None]
-
-
 def test_an_interrupt_of_the_waiting_main_thread_leaves_the_queue_intact() -> None:
     queue = queue_of()
     main = threading.get_ident()
 
     def interrupt() -> None:
-        until(lambda: queue.gate._num_waiting_gets == 1)
+        until(lambda: queue._num_waiting_gets == 1)
         time.sleep(0.1)  # the wait begins a moment later, and a signal before it would be noticed only after it
         signal.pthread_kill(main, signal.SIGINT)
 
@@ -294,7 +285,7 @@ def test_an_interrupt_of_the_waiting_main_thread_leaves_the_queue_intact() -> No
         queue.get(WAIT)
     assert time.monotonic() - start < WAIT / 2, "the wait itself was interrupted"
     interrupter.join()
-    assert queue.gate._num_waiting_gets == 0
+    assert queue._num_waiting_gets == 0
     queue.put(1)
     assert queue.get() == 1
 
@@ -311,10 +302,10 @@ def test_an_item_that_waits_for_room_is_available_as_soon_as_room_is_free() -> N
     queue.put(1)
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(queue.put, 2, 30)
-        until(lambda: len(queue.gate._waiting_puts) == 1)
+        until(lambda: len(queue._waiting_puts) == 1)
         assert queue.get() == 1
         # Whether or not the thread that put it runs meanwhile.
         assert queue.size() == 1
         assert queue.get(0) == 2
         waiting.result(30)
-    assert queue.gate._waiting_puts == []
+    assert not queue._waiting_puts

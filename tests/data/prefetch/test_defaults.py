@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from monolith.data.prefetch import (
+    ElementQueue,
     FIFOQueue,
     MultiFIFOQueue,
     MultiQueueRunner,
@@ -19,7 +20,6 @@ from monolith.data.prefetch import (
     enqueue_dicts_with_queue_return,
     prefetch,
 )
-from monolith.data.prefetch.multi_queue import ElementQueue
 from monolith.errors import DeadlineExceededError, OutOfRangeError
 
 

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from monolith.data import MultiQueueRunner, enqueue_dicts_with_queue_return
-from monolith.data.prefetch import ElementQueue, Taker, element_of, enqueue, prefetch
-from monolith.data.prefetch.element import PlainStructure, TakenApart
+from monolith.data.prefetch import ElementQueue, Taker, element, element_of, enqueue, prefetch
 from monolith.dependence import RecordedCall, check_ops_dependence
 from monolith.errors import InvalidArgumentError, OutOfRangeError
 from monolith.tensors import NestedTensors, Ragged
@@ -84,11 +83,20 @@ def test_any_structure_arrives_as_it_was_made(nested: Any) -> None:
     assert same(queue.dequeue(), NestedTensors(nested).get_tensors())
 
 
-def test_common_batches_are_carried_intact_and_others_are_taken_apart() -> None:
-    batch = {"x": torch.ones(1), "ids": Ragged.from_lists([[1]]), "n": [1, (None, "a", b"b", True)]}
-    assert isinstance(element_of(batch), PlainStructure)
-    assert isinstance(element_of({"w": nn.Parameter(torch.ones(1))}), TakenApart)
-    assert isinstance(element_of(Pair(1, 2)), TakenApart)
+def test_only_uncommon_structures_are_flattened(monkeypatch: pytest.MonkeyPatch) -> None:
+    flattened: list[Any] = []
+
+    def flatten(nested: Any) -> NestedTensors:
+        flattened.append(nested)
+        return NestedTensors(nested)
+
+    monkeypatch.setattr(element, "NestedTensors", flatten)
+    element_of({"x": torch.ones(1), "ids": Ragged.from_lists([[1]]), "n": [1, (None, "a", b"b", True)]})
+    assert flattened == []
+    uncommon = [{"w": nn.Parameter(torch.ones(1))}, Pair(1, 2)]
+    for each in uncommon:
+        element_of(each)
+    assert flattened == uncommon
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
-"""Elements on several devices: split, moved together, merged in order."""
+"""Elements with tensors on several devices: one item of one queue, staged by its producer for its consumer."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -10,31 +12,44 @@ import torch
 from torch import Tensor
 
 from monolith.data import MultiFIFOQueue, MultiQueueRunner, enqueue_dicts_with_queue_return
-from monolith.data.prefetch import ElementQueue
+from monolith.data.prefetch import ElementQueue, StagedTensors
+from monolith.data.prefetch.element import Element
 from monolith.errors import CancelledError, OutOfRangeError
 from monolith.tensors import Ragged
 
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-class Mixed:
-    """Stands for an element with tensors on a GPU where there is none: says that those at odd places are."""
+class Staging:
+    """Stands for `StagedTensors` where there is no GPU: records what is staged and received, and by which thread."""
 
-    def __init__(self, tensors: list[Tensor]) -> None:
-        self._tensors = tensors
+    def __init__(self) -> None:
+        self.staged: list[tuple[str, list[int]]] = []
+        self.received: list[tuple[str, list[int]]] = []
 
-    def get_tensors(self) -> list[Tensor]:
-        return self._tensors
+    def __call__(self, tensors: Sequence[Tensor]) -> StagedTensors:
+        staging, numbers = self, [int(tensor) for tensor in tensors]
+        self.staged.append((threading.current_thread().name, numbers))
 
-    def gpu_tensors(self) -> list[Tensor]:
-        return self._tensors[1::2]
+        class Noting(StagedTensors):
+            def receive(self) -> list[Tensor]:
+                staging.received.append((threading.current_thread().name, numbers))
+                return super().receive()
 
-    def structure(self) -> list[Tensor]:
-        return self._tensors
+        return Noting(tensors)
 
 
-def numbered(first: int, size: int = 4) -> Mixed:
-    return Mixed([torch.tensor(first * 10 + index) for index in range(size)])
+@pytest.fixture
+def staging(monkeypatch: pytest.MonkeyPatch) -> Staging:
+    staging = Staging()
+    monkeypatch.setattr("monolith.data.prefetch.element.StagedTensors", staging)
+    return staging
+
+
+def numbered(first: int, size: int = 4) -> Element:
+    """An element whose tensors at odd positions count as those on a GPU."""
+    tensors = [torch.tensor(first * 10 + index) for index in range(size)]
+    return Element(tensors, tensors[1::2])
 
 
 def queue_of(capacity: int = 2) -> ElementQueue:
@@ -42,29 +57,15 @@ def queue_of(capacity: int = 2) -> ElementQueue:
     return ElementQueue(lambda: numbered(next(numbers)), capacity, "mixed")
 
 
-def test_a_cpu_queue_alone_is_the_queue() -> None:
-    queue = MultiFIFOQueue([torch.ones(1), torch.zeros(2)])
-    assert queue.queues == [queue.queue]
-    queue.enqueue_op()
-    assert queue.size() == queue.queue.size() == 1
+def test_elements_for_several_devices_have_one_queue() -> None:
+    for queue in (MultiFIFOQueue([torch.ones(1), torch.zeros(2)]), queue_of()):
+        assert queue.queues == [queue.queue]
+        queue.enqueue_op()
+        assert queue.size() == queue.queue.size() == 1
+        assert MultiQueueRunner(queue.queues, [queue.enqueue_op]).queue is queue.queue
 
 
-def test_several_queues_are_no_single_one() -> None:
-    queue = queue_of()
-    assert len(queue.queues) == 1
-    queue.enqueue_op()
-    assert [each.name for each in queue.queues] == ["mixed", "mixed_gpu"]
-    with pytest.raises(NotImplementedError, match="'mixed' consists of several queues"):
-        _ = queue.queue
-    runner = MultiQueueRunner(queue.queues, [queue.enqueue_op])
-    with pytest.raises(NotImplementedError, match="fills several queues"):
-        _ = runner.queue
-    assert runner.name == "mixed"
-    assert queue.size() == 1
-    assert [each.size() for each in queue.queues] == [1, 1]
-
-
-def test_tensors_are_merged_in_their_order() -> None:
+def test_tensors_come_in_their_order() -> None:
     queue = queue_of()
     queue.enqueue_op()
     queue.enqueue_op()
@@ -72,33 +73,42 @@ def test_tensors_are_merged_in_their_order() -> None:
     assert [int(tensor) for tensor in queue.dequeue_structure()] == [10, 11, 12, 13]
 
 
-def test_elements_with_and_without_gpu_tensors_may_alternate() -> None:
+def test_the_producer_stages_the_gpu_tensors_and_the_consumer_receives_them(staging: Staging) -> None:
     queue = queue_of(capacity=8)
-    sizes = [1, 1, 4, 1, 3, 0, 2]  # of size 0 and 1 nothing is on the GPU, so the second queue is born third
-    for number, size in enumerate(sizes):
-        queue.enqueue(numbered(number, size))
-        assert len({each.size() for each in queue.queues}) == 1
+    sizes = [1, 4, 1, 3, 0]  # of size 0 and 1 nothing is on the GPU
+
+    def produce() -> None:
+        for number, size in enumerate(sizes):
+            queue.enqueue(numbered(number, size))
+
+    producer = threading.Thread(target=produce, name="producer")
+    producer.start()
+    producer.join()
+    assert staging.staged == [("producer", [11, 13]), ("producer", [31])]
+    assert staging.received == []
     for number, size in enumerate(sizes):
         assert [int(tensor) for tensor in queue.dequeue()] == [number * 10 + index for index in range(size)]
+    assert staging.received == [(threading.current_thread().name, numbers) for _, numbers in staging.staged]
 
 
-def test_many_threads_see_matching_halves() -> None:
+def test_many_threads_see_tensors_that_belong_together(staging: Staging) -> None:
     queue = queue_of(capacity=3)
 
     def take(count: int) -> list[list[int]]:
         return [[int(tensor) for tensor in queue.dequeue(20)] for _ in range(count)]
 
-    with MultiQueueRunner(queue.queues, [queue.enqueue_op] * 3), ThreadPoolExecutor(4) as pool:
+    with MultiQueueRunner(queue, [queue.enqueue_op] * 3), ThreadPoolExecutor(4) as pool:
         taken = [element for each in [pool.submit(take, 100) for _ in range(4)] for element in each.result(30)]
     assert all(element == list(range(element[0], element[0] + 4)) for element in taken)
     assert len({element[0] for element in taken}) == 400
+    received = sorted(numbers for _, numbers in staging.received)
+    assert received == sorted([element[1], element[3]] for element in taken)
 
 
-def test_closing_the_first_queue_ends_both() -> None:
+def test_a_closed_queue_ends() -> None:
     queue = queue_of()
-    first = queue.queues[0]
     queue.enqueue_op()
-    first.close(cancel_pending_enqueues=True)
+    queue.queues[0].close(cancel_pending_enqueues=True)
     with pytest.raises(CancelledError):
         queue.enqueue_op()
     assert len(queue.dequeue()) == 4
@@ -108,11 +118,11 @@ def test_closing_the_first_queue_ends_both() -> None:
 
 def test_what_could_not_be_added_is_the_next_after_reopening() -> None:
     queue = queue_of(capacity=1)
-    queue.queues[0].close()
+    queue.close()
     for _ in range(2):
         with pytest.raises(CancelledError):
             queue.enqueue_op()
-    queue.queues[0].reopen()
+    queue.reopen()
     for expected in (0, 10):
         queue.enqueue_op()
         assert int(queue.dequeue()[0]) == expected
@@ -121,21 +131,20 @@ def test_what_could_not_be_added_is_the_next_after_reopening() -> None:
 def test_clearing_drops_what_waits_and_what_was_kept() -> None:
     queue = queue_of(capacity=2)
     queue.enqueue_op()
-    queue.queues[0].close()
+    queue.close()
     with pytest.raises(CancelledError):
         queue.enqueue_op()
     queue.clear()
-    assert [each.size() for each in queue.queues] == [0, 0]
-    queue.queues[0].reopen()
+    assert queue.size() == 0
+    queue.reopen()
     queue.enqueue_op()
     assert int(queue.dequeue()[0]) == 20
 
 
 @NO_GPU
-def test_cuda_tensors_wait_in_their_own_queue() -> None:
+def test_cuda_tensors_come_on_their_device() -> None:
     a, b, c = torch.zeros(3), torch.ones(3, device="cuda"), torch.full((2,), 2.0)
     queue = MultiFIFOQueue([a, b, c])
-    assert len(queue.queues) == 2
     queue.enqueue_op()
     taken = queue.dequeue()
     assert [tensor.device.type for tensor in taken] == ["cpu", "cuda", "cpu"]

@@ -12,8 +12,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
-from monolith.data.prefetch import BoundedQueue, ElementQueue, MultiQueueRunner, Taker, enqueue_dicts_with_queue_return
+from monolith.data import InMemoryDataset
+from monolith.data.prefetch import (
+    BoundedQueue,
+    ElementQueue,
+    MultiQueueRunner,
+    SideStreams,
+    Taker,
+    enqueue_dicts_with_queue_return,
+)
+from monolith.data.prefetch import runner as runner_module
 from monolith.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -31,12 +41,25 @@ def queue_of(make: Any, capacity: int = 1) -> tuple[Taker, ElementQueue]:
 
 
 def runner_of(queue: ElementQueue, num_threads: int = 1) -> MultiQueueRunner:
-    return MultiQueueRunner(queue.queues, [queue.enqueue_op] * num_threads)
+    return MultiQueueRunner(queue, [queue.enqueue_op] * num_threads)
 
 
 def counter() -> Callable[[], int]:
     numbers = iter(range(1_000_000))
     return lambda: next(numbers)
+
+
+def note_side_streams(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """Returns a list that receives the calls which threads of runners make on side streams."""
+    calls: list[Callable[[], object]] = []
+
+    class Noting(SideStreams):
+        def run(self, call: Callable[[], object]) -> None:
+            calls.append(call)
+            super().run(call)
+
+    monkeypatch.setattr(runner_module, "SideStreams", Noting)
+    return calls
 
 
 def until(ready: Callable[[], bool]) -> None:
@@ -61,6 +84,64 @@ def test_a_runner_of_one_queue_takes_it_bare_or_in_a_list() -> None:
     for queues, calls in (([], [lambda: None]), ([queue], [])):
         with pytest.raises(ValueError, match="at least one queue and one enqueue call, got"):
             MultiQueueRunner(queues, calls)
+
+
+@pytest.mark.parametrize("side_streams", [True, False])
+def test_threads_work_on_side_streams_unless_items_are_not_staged(
+    monkeypatch: pytest.MonkeyPatch, side_streams: bool
+) -> None:
+    on_side_streams = note_side_streams(monkeypatch)
+    queue: BoundedQueue[int] = BoundedQueue(1, name="clicks")
+    numbers = iter(range(3))
+    with MultiQueueRunner(queue, [lambda: queue.put(next(numbers))], side_streams=side_streams):
+        assert [queue.get() for _ in range(3)] == [0, 1, 2]
+        with pytest.raises(OutOfRangeError):
+            queue.get()
+    assert len(on_side_streams) == (4 if side_streams else 0)
+
+
+def test_a_dataset_prefetches_on_the_stream_of_its_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_side_streams = note_side_streams(monkeypatch)
+    assert list(InMemoryDataset([1, 2, 3]).prefetch(2)) == [1, 2, 3]
+    assert on_side_streams == []
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_cuda_tensors_of_a_prefetched_dataset_are_ready_when_used() -> None:
+    torch.cuda.init()  # type: ignore[no-untyped-call]
+
+    def make(number: int) -> torch.Tensor:
+        x = torch.zeros(1 << 22, device="cuda")
+        for _ in range(20):  # long enough that a consumer who does not wait sees it unfinished
+            x += 1
+        return x + number
+
+    for number, x in enumerate(InMemoryDataset(list(range(100))).map(make).prefetch(2)):
+        assert torch.all(x == 20 + number)
+
+
+def test_a_runner_of_several_queues_opens_fails_and_closes_them_together() -> None:
+    queues: list[BoundedQueue[int]] = [BoundedQueue(1, name=name) for name in ("cpu", "gpu")]
+    numbers = iter(range(2))
+
+    def fill() -> None:
+        number = next(numbers)
+        for queue in queues:
+            queue.put(number)
+
+    runner = MultiQueueRunner(queues, [fill])
+    assert runner.name == "cpu"
+    with pytest.raises(NotImplementedError, match="'cpu' fills several queues"):
+        _ = runner.queue
+    queues[1].close()
+    with runner:
+        for number in range(2):
+            assert [queue.get() for queue in queues] == [number] * 2
+        for queue in queues:
+            with pytest.raises(OutOfRangeError):
+                queue.get()
+    with pytest.raises(ZeroDivisionError), MultiQueueRunner(queues, [lambda: 1 // 0]):
+        queues[1].get()
 
 
 @pytest.mark.parametrize("end", [OutOfRangeError("end of file"), StopIteration()])
@@ -152,7 +233,7 @@ def test_stopping_wakes_threads_that_wait_for_room(num_threads: int) -> None:
     _, queue = queue_of(counter())
     runner = runner_of(queue, num_threads)
     runner.start()
-    until(lambda: len(queue.queue.gate._waiting_puts) == num_threads)
+    until(lambda: len(queue._waiting_puts) == num_threads)
     runner.stop(timeout_seconds=20)
     assert runner.threads == []
     runner.stop()
@@ -173,7 +254,7 @@ def test_stopping_wakes_a_consumer_that_waits() -> None:
 
     consumer = threading.Thread(target=consume)
     consumer.start()
-    until(lambda: queue.queue.gate._num_waiting_gets == 1)
+    until(lambda: queue._num_waiting_gets == 1)
     threading.Timer(0.05, go_on.set).start()
     runner.stop()
     consumer.join(20)
@@ -185,7 +266,7 @@ def test_stopping_wakes_a_consumer_that_waits() -> None:
 def test_what_is_left_after_a_stop_can_be_taken_and_then_it_ends() -> None:
     take, queue = queue_of(counter(), capacity=3)
     with runner_of(queue):
-        until(lambda: len(queue.queue.gate._waiting_puts) == 1)
+        until(lambda: len(queue._waiting_puts) == 1)
     assert list(take) == [0, 1, 2]
 
 
@@ -269,7 +350,7 @@ def test_an_interrupted_consumer_ends_the_threads() -> None:
     main = threading.get_ident()
 
     def make_nothing() -> None:
-        until(lambda: queue.queue.gate._num_waiting_gets == 1)
+        until(lambda: queue._num_waiting_gets == 1)
         time.sleep(0.1)  # the wait begins a moment later, and a signal before it would be noticed only after it
         signal.pthread_kill(main, signal.SIGINT)
         raise OutOfRangeError("done")

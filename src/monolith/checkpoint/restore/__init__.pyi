@@ -2,10 +2,4 @@ from .adapting import ALL_PARTS as ALL_PARTS
 from .adapting import Parts as Parts
 from .restoring import LoadedCheckpoint as LoadedCheckpoint
 from .restoring import Prepared as Prepared
-from .restoring import require_readable as require_readable
-from .restoring import restore_all as restore_all
 from .restoring import restore_model as restore_model
-from .restoring import restore_without_dense as restore_without_dense
-from .rules import is_left_out_already as is_left_out_already
-from .rules import record_left_out as record_left_out
-from .rules import without_leave_out as without_leave_out

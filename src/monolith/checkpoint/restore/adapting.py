@@ -12,9 +12,9 @@ from torch import Tensor
 
 from monolith.checkpoint.restore.aliases import calc_feed_dict, generate_alias_map
 from monolith.checkpoint.state_dicts import model_state, named_state
-from monolith.checkpoint.train_state import WHOLE_MODEL
+from monolith.checkpoint.train_state import WHOLE_MODEL, extra_state_of
 from monolith.errors import InvalidArgumentError
-from monolith.nn.embeddings import EXTRA_STATE, saved_slots, without_slots
+from monolith.nn.embeddings import saved_slots, without_slots
 
 if TYPE_CHECKING:
     from monolith.checkpoint.options import RestoreConfig
@@ -46,6 +46,16 @@ class Parts:
     """Targets of the tables, by name; None: the stores of the state."""
     ignore_unknown_tables: bool = False
     """Skip tables that only the checkpoint has, instead of raising."""
+
+    @classmethod
+    def of_owners(cls, lost: Lost, lost_dense: Sequence[int] | None) -> Parts:
+        """Returns what some owners of rows and dense weights have lost.
+
+        A module whose rows are partly ahead continues where it is; its steps are not set back.
+        """
+        states = {extra_state_of(name) for name in lost}
+        complete = {name for name, owners in lost.items() if not owners}
+        return cls(keeps=lambda name: name in states or name in complete, lost=lost, lost_dense=lost_dense)
 
     @property
     def is_whole(self) -> bool:
@@ -94,7 +104,7 @@ def adapt(saved: Mapping[str, Any], state: TrainState, options: RestoreConfig, k
 
 def _saved_slots(weights: Mapping[str, Any], state: TrainState) -> dict[str, tuple[str, str]]:
     """Returns the name of a slot, such as ``emb.user`` -> the key of its module's extra state, and the slot."""
-    keys = {name: EXTRA_STATE if name == WHOLE_MODEL else f"{name}.{EXTRA_STATE}" for name in state.embeddings}
+    keys = {name: extra_state_of(name) for name in state.embeddings}
     return {
         slot if name == WHOLE_MODEL else f"{name}.{slot}": (key, slot)
         for name, key in keys.items()

@@ -10,18 +10,12 @@ from __future__ import annotations
 import weakref
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
-from monolith.checkpoint.options import SaverConfig
 from monolith.checkpoint.restore.adapting import ALL_PARTS, Parts
-from monolith.checkpoint.saver import Saver
 from monolith.checkpoint.state_dicts import model_state
-from monolith.checkpoint.state_files import get_monolith_checkpoint_state
-from monolith.checkpoint.train_state import WHOLE_MODEL
-from monolith.config import config, keywords_of
 from monolith.errors import InvalidArgumentError
-from monolith.nn.embeddings import EXTRA_STATE
 from monolith.tables import RemoteRows
 
 if TYPE_CHECKING:
@@ -29,7 +23,6 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from monolith.checkpoint.folder import FolderPath
     from monolith.checkpoint.remote_dense import RemoteDense
     from monolith.checkpoint.train_state import TrainState
     from monolith.tables import RowOwners
@@ -96,9 +89,16 @@ class PsMonitor:
         lost = [] if state.dense is None or self._num_ps is None else list(state.dense.uninitialized())
         return lost if state.dense is not None and self._is_part(lost) else None
 
-    def is_served(self, state: TrainState) -> bool:
-        """Returns whether devices are servers; else they are modules."""
-        return bool(self._served(state))
+    def lost_parts(self, state: TrainState) -> Parts:
+        """Returns the parts to restore: those of devices without state."""
+        if not self._served(state):
+            builder = SaverBuilder(self.devices)
+            alive = {device for device in set(self.devices.values()) if not self.is_ps_uninitialized(state, device)}
+            return Parts(keeps=lambda name: builder.device_of(name) in alive)
+        lost, lost_dense = self.lost_owners(state), self.lost_dense(state)
+        if not lost and lost_dense is None:
+            return ALL_PARTS
+        return Parts.of_owners(lost, lost_dense)
 
     def setup_ps_initialized_state(self, state: TrainState) -> None:
         """Marks every device of this state as having state."""
@@ -187,57 +187,3 @@ class SaverBuilder:
         """Returns the device of a weight or store: that of the longest module name that it is below."""
         owners = [module for module in self._devices if name == module or name.startswith(f"{module}.")]
         return self._devices[max(owners, key=len)] if owners else EVERYWHERE_ELSE
-
-
-@config
-class PartialRecoveryConfig(SaverConfig):
-    """Keyword arguments of `PartialRecoverySaver`."""
-
-    ps_monitor: PsMonitor | None = None
-    """Reports which devices have no state; None restores everything, as a plain `Saver` does."""
-
-    def of_saver(self) -> dict[str, Any]:
-        """Returns the options that a plain `Saver` has, too."""
-        return {field.name: getattr(self, field.name) for field in fields(SaverConfig)}
-
-
-class PartialRecoverySaver(Saver):
-    """A saver that restores only the devices that have no state.
-
-    Args:
-        model_dir: The model directory.
-        options: The fields of `PartialRecoveryConfig`, by name.
-    """
-
-    @keywords_of(PartialRecoveryConfig)
-    def __init__(self, model_dir: FolderPath, options: PartialRecoveryConfig) -> None:
-        super().__init__(model_dir, **options.of_saver())
-        self._ps_monitor = options.ps_monitor
-
-    @property
-    def exempt_checkpoint_paths(self) -> list[str]:
-        """Checkpoints that retention neither counts nor deletes, as `monolith_checkpoint` lists them now."""
-        state = get_monolith_checkpoint_state(self.model_dir, remove_invalid_path=True)
-        return [] if state is None else list(state.exempt_model_checkpoint_paths)
-
-    def setup_ps_initialized_state(self, state: TrainState) -> None:
-        """Marks every device of this state as having state: it was restored, or made."""
-        if self._ps_monitor is not None:
-            self._ps_monitor.setup_ps_initialized_state(state)
-
-    def _parts(self, state: TrainState) -> Parts:
-        monitor = self._ps_monitor
-        if monitor is None:
-            return super()._parts(state)
-        if monitor.is_served(state):
-            lost = monitor.lost_owners(state)
-            # A module whose rows are partly ahead continues where it is; its steps are not set back.
-            states = {EXTRA_STATE if name == WHOLE_MODEL else f"{name}.{EXTRA_STATE}" for name in lost}
-            complete = {name for name, servers in lost.items() if not servers}
-            dense = monitor.lost_dense(state)
-            if not lost and dense is None:
-                return ALL_PARTS
-            return Parts(keeps=lambda name: name in states or name in complete, lost=lost, lost_dense=dense)
-        builder = SaverBuilder(monitor.devices)
-        alive = {device for device in set(monitor.devices.values()) if not monitor.is_ps_uninitialized(state, device)}
-        return Parts(keeps=lambda name: builder.device_of(name) in alive)

@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from monolith.checkpoint._dense_cut import bring_here, require_level, scatter_own, scatter_saved
 from monolith.checkpoint.catalog import SavedCheckpoint, read_manifest
 from monolith.checkpoint.folder import open_folder
+from monolith.checkpoint.remote_dense import bring_here, require_level, scatter_own, scatter_saved
 from monolith.checkpoint.restore.adapting import ALL_PARTS, Keeps, Parts, adapt, keep_nothing
 from monolith.checkpoint.restore.store_restore import StoreRestore
 from monolith.checkpoint.snapshots import snapshots_of
 from monolith.checkpoint.state_dicts import load_model_state, model_state, numbered_state, set_random_state
 from monolith.checkpoint.state_files import split_path
 from monolith.checkpoint.tensor_file import FileSum, read_tensors
-from monolith.checkpoint.train_state import WHOLE_MODEL, RestoredFrom
+from monolith.checkpoint.train_state import RestoredFrom, extra_state_of
 from monolith.checkpoint.value_tree import decode
 from monolith.closing import Closing
 from monolith.errors import FailedPreconditionError
-from monolith.nn.embeddings import EXTRA_STATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -223,7 +222,7 @@ def restore_without_dense(
     _begin_anew(state, keep_nothing)
     saved = checkpoint.state["model"] or {}
     for name, module in state.embeddings.items():
-        key = EXTRA_STATE if name == WHOLE_MODEL else f"{name}.{EXTRA_STATE}"
+        key = extra_state_of(name)
         if key in saved:
             module.set_extra_state(saved[key])
     state.global_step = checkpoint.manifest.step if options.continue_training else 0

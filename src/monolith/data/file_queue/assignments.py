@@ -4,6 +4,9 @@ Two queues, as in ByteDance Monolith: patterns that were not expanded yet, and f
 is filled from the first on demand. The state is a function of a list of events, so only a log of events must be stored.
 Every file that a worker took has a turn; requesting the turn again returns the same file. In a log, an event is a line:
 the CRC-32 of the event in hexadecimal, a space, and the event in JSON.
+
+`FileAssignments` is this state in every process that has it: of `LocalFileQueue`, of a single process or one rank of a
+run, and at the coordinator of a job, which `RemoteAssignments` of `monolith.job` calls.
 """
 
 from __future__ import annotations
@@ -11,13 +14,14 @@ from __future__ import annotations
 import json
 import zlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from monolith.data.file_queue.feed import FilePart
 from monolith.data.pipeline.draws import permutation
 from monolith.errors import DataLossError, FailedPreconditionError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 Event = dict[str, Any]
 """``{"found": [files]}``, ``{"take": [epoch, worker, number, place, was_returned]}`` or
@@ -58,18 +62,66 @@ class _Pass:
     """Worker -> what it took, by turn."""
 
 
-class FileAssignments:
-    """The state of a queue. Not thread-safe; `event` methods decide, `apply` changes.
+@dataclass(frozen=True, slots=True)
+class LookUp:
+    """The worker is to list the files of a pattern first, and report them."""
+
+    number: int | None
+    """Number of the pattern; None: all were listed, and there is no file."""
+
+
+class Assignments(Protocol):
+    """What a queue calls on its state: `FileAssignments`, or one at the coordinator of a job."""
+
+    def take(self, worker: int, turn: int, epoch: int) -> FilePart | LookUp | None:
+        """Returns the file of a worker's turn; None: there are no more.
+
+        Raises:
+            FailedPreconditionError: the worker gave back its files, or the turn is beyond its next one.
+        """
+        ...
+
+    def require_taken(self, worker: int, turns: int, epoch: int) -> None:
+        """Refuses to resume after more turns than the worker had.
+
+        Raises:
+            FailedPreconditionError: the worker gave back its files, or had fewer turns.
+        """
+        ...
+
+    def found(self, look_up: int, files: Sequence[str]) -> None:
+        """Adds the files that a worker has listed; ignores all but the first report of a pattern."""
+        ...
+
+    def give_back(self, worker: int, progress: WorkerProgress | None) -> int:
+        """Returns what the worker had not read to the queue, and how many files and parts; 0 if it did so before.
+
+        Args:
+            worker: The worker, which will not restart under this number.
+            progress: Its progress; None: everything that it ever took is read again.
+        """
+        ...
+
+
+class FileAssignments(Assignments):
+    """The state of a queue. Not thread-safe.
 
     Args:
+        digest: Digest of the patterns and the seed.
         num_look_ups: Times that files are looked up, by one pattern after another.
         seed: Shuffles the files of each look-up, differently in each epoch; None keeps them sorted.
     """
 
-    def __init__(self, num_look_ups: int, *, seed: int | None = None) -> None:
+    def __init__(self, *, digest: str, num_look_ups: int, seed: int | None) -> None:
+        self.facts: dict[str, Any] = {"digest": digest, "num_look_ups": num_look_ups, "seed": seed}
+        """Properties that identify the queue, as in logs and saved states."""
+        self.events: list[Event] = []
+        """All events so far."""
+        self.keep: Callable[[Event], None] = lambda _: None
+        """Called with an event before it takes effect: stores it where a restart finds it. Raises if it cannot."""
         self._num_look_ups = num_look_ups
         self._seed = seed
-        self.files: list[str] = []
+        self._files: list[str] = []
         self._groups: list[int] = []
         """Number of files of each look-up so far."""
         self._passes: dict[int, _Pass] = {}
@@ -85,62 +137,46 @@ class FileAssignments:
         now = self._pass(epoch)
         return len(now.returned) + len(now.order) - now.num_taken
 
-    def num_taken(self, worker: int, epoch: int) -> int:
-        """Turns that the worker had.
+    def take(self, worker: int, turn: int, epoch: int) -> FilePart | LookUp | None:
+        """Returns the file of a worker's turn; None: there are no more."""
+        self.require_taken(worker, turn, epoch)
+        now = self._pass(epoch)
+        if turn == len(now.taken.get(worker, [])):
+            if now.returned:
+                piece = now.returned[0]
+                self._happen({"take": [epoch, worker, piece.number, piece.place, True]})
+            elif now.num_taken < len(now.order):
+                self._happen({"take": [epoch, worker, now.order[now.num_taken], None, False]})
+            elif len(self._groups) < self._num_look_ups:
+                return LookUp(len(self._groups))
+            else:
+                return None if self._files else LookUp(None)
+        piece = now.taken[worker][turn]
+        return FilePart(self._files[piece.number], piece.place)
 
-        Raises:
-            FailedPreconditionError: it gave back its files.
-        """
+    def require_taken(self, worker: int, turns: int, epoch: int) -> None:
+        """Refuses to resume after more turns than the worker had."""
         if worker in self._gone:
             raise FailedPreconditionError(
                 f"worker {worker} of a file queue gave back its files, which others read by now; start it under a "
                 "number that was not used yet"
             )
-        return len(self._pass(epoch).taken.get(worker, []))
-
-    def taken(self, worker: int, turn: int, epoch: int) -> FileRemainder | None:
-        """Returns what the worker took at this turn; None if the turn is the next one.
-
-        Raises:
-            FailedPreconditionError: the worker gave back its files, or the turn is beyond its next one.
-        """
-        turns = self.num_taken(worker, epoch)
-        if turn > turns:
+        taken = len(self._pass(epoch).taken.get(worker, []))
+        if turns > taken:
             raise FailedPreconditionError(
-                f"worker {worker} of a file queue resumes after {turn} files, but the queue assigned it {turns}: the "
+                f"worker {worker} of a file queue resumes after {turns} files, but the queue assigned it {taken}: the "
                 "state of the queue is older than the position; restore the state saved with it, or a later one"
             )
-        return self._pass(epoch).taken[worker][turn] if turn < turns else None
 
-    @property
-    def next_look_up(self) -> int | None:
-        """Returns the number of the next pattern to expand; None when all were."""
-        return len(self._groups) if len(self._groups) < self._num_look_ups else None
+    def found(self, look_up: int, files: Sequence[str]) -> None:
+        """Adds the files that a worker has listed, without those that were found before."""
+        if look_up == len(self._groups) < self._num_look_ups:
+            self._happen({"found": sorted(set(files) - set(self._files))})
 
-    def found(self, files: Sequence[str]) -> Event:
-        """Returns the event of an expanded pattern, without files that were found already."""
-        known = set(self.files)
-        return {"found": sorted(set(files) - known)}
-
-    def take(self, worker: int, epoch: int) -> Event | None:
-        """Returns the event by which the worker takes the next file; None when there is none, or none was found yet."""
-        now = self._pass(epoch)
-        if now.returned:
-            piece = now.returned[0]
-            return {"take": [epoch, worker, piece.number, piece.place, True]}
-        if now.num_taken < len(now.order):
-            return {"take": [epoch, worker, now.order[now.num_taken], None, False]}
-        return None
-
-    def give_back(self, worker: int, progress: WorkerProgress | None) -> Event | None:
-        """Returns the event that gives back what the worker had not read; None if it gave back before.
-
-        Args:
-            worker: The worker, which will not restart under this number.
-            progress: Its progress; None: everything that it ever took is read again.
-        """
+    def give_back(self, worker: int, progress: WorkerProgress | None) -> int:
+        """Returns what the worker had not read to the queue, and how many files and parts."""
         if worker in self._gone:
-            return None
+            return 0
         pieces: list[list[Any]] = []
         for epoch, epoch_pass in sorted(self._passes.items()):
             for turn, piece in enumerate(epoch_pass.taken.get(worker, [])):
@@ -149,14 +185,24 @@ class FileAssignments:
                 elif epoch == progress.epoch and turn in progress.places:
                     place = progress.places[turn]
                     pieces.append([epoch, piece.number, piece.place if place is None else place])
-        return {"give_back": [worker, pieces]}
+        self._happen({"give_back": [worker, pieces]})
+        return len(pieces)
 
-    def apply(self, event: Event) -> None:
-        """Applies an event to the state."""
+    def replay(self, events: Sequence[Event]) -> None:
+        """Applies events that are stored already."""
+        for event in events:
+            self._apply(event)
+            self.events.append(event)
+
+    def _happen(self, event: Event) -> None:
+        self.keep(event)
+        self.replay([event])
+
+    def _apply(self, event: Event) -> None:
         ((kind, content),) = event.items()
         if kind == "found":
             self._groups.append(len(content))
-            self.files.extend(content)
+            self._files.extend(content)
         elif kind == "take":
             epoch, worker, number, place, was_returned = content
             now = self._pass(epoch)

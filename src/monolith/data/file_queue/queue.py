@@ -1,7 +1,8 @@
 """Files that workers share: each takes the next one when it is done with one, so a slow worker reads fewer.
 
-`FileQueue` is what a reading needs of one; `LocalFileQueue` serves the threads of a process, `SharedFileQueue` the
-processes of a machine, `monolith.ps.JobClient.file_queue` those of a job, wherever they are.
+`FileQueue` is what a reading needs of one; `LocalFileQueue` serves the threads of a process, and
+`monolith.ps.JobClient.file_queue` the processes of a job, wherever they are. `HostedFileQueue` is any of them, for the
+assignments of a host.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from monolith.data.file_queue.assignments import FileAssignments, WorkerProgress
+from monolith.data.file_queue.assignments import FileAssignments, LookUp, WorkerProgress
 from monolith.data.file_queue.feed import FileFeed, FilePart, Files
 from monolith.data.pipeline.stage import whole_number
 from monolith.data.position import SavedPosition
@@ -19,9 +20,9 @@ from monolith.data.sources.file_patterns import FilePatterns, open_file
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
-    from monolith.data.file_queue.assignments import Event
+    from monolith.data.file_queue.assignments import Assignments
     from monolith.data.sources.file_patterns import Paths, StorageOptions
 
 _KIND = "queued_files"
@@ -72,8 +73,56 @@ class FileQueue(ABC):
         """
 
 
-class EventQueue(FileQueue):
-    """Base of the queues of one machine: the state is a function of events, which a subclass stores.
+class HostedFileQueue(FileQueue):
+    """A queue whose assignments any host has; workers list the files, each with its own access. Thread-safe.
+
+    Args:
+        patterns: Patterns of the files; the same for all workers.
+        decide: Calls a function with the assignments, which are locked during the call, and returns its result. May
+            call the function several times.
+        num_workers: Number of workers, numbered from 0 on; None: any number.
+    """
+
+    def __init__(
+        self,
+        patterns: FilePatterns,
+        decide: Callable[[Callable[[Assignments], Any]], Any],
+        *,
+        num_workers: int | None = None,
+    ) -> None:
+        self._patterns = patterns
+        self._decide = decide
+        self._num_workers = num_workers
+        self.digest = patterns.digest
+
+    def take(self, worker: int, turn: int, *, epoch: int = 0) -> FilePart | None:
+        """Returns the file of a worker's turn, from 0 on; None when there are no more."""
+        if worker < 0 or (self._num_workers is not None and worker >= self._num_workers):
+            workers = "a job" if self._num_workers is None else f"{self._num_workers} workers"
+            raise InvalidArgumentError(f"file queue of {workers}: there is no worker {worker}")
+        while isinstance(part := self._decide(lambda state: state.take(worker, turn, epoch)), LookUp):
+            if part.number is None:
+                raise self._patterns.nothing_found()
+            self._list(part.number)
+        taken: FilePart | None = part
+        return taken
+
+    def require_taken(self, worker: int, turns: int, *, epoch: int = 0) -> None:
+        """Refuses to resume after more turns of a worker than the queue has recorded."""
+        self._decide(lambda state: state.require_taken(worker, turns, epoch))
+
+    def give_back(self, worker: int, position: bytes | None = None) -> int:
+        """Returns the unread files of a worker that will not restart to the queue; retires its number."""
+        progress = None if position is None else progress_in(position, worker=worker, digest=self.digest)
+        return int(self._decide(lambda state: state.give_back(worker, progress)))
+
+    def _list(self, number: int) -> None:
+        files = self._patterns.find(number)  # not locked: may take long
+        self._decide(lambda state: state.found(number, files))
+
+
+class EventQueue(HostedFileQueue):
+    """Base of the queues of one machine: each process has the assignments.
 
     Args:
         paths: Paths, globs, ranges and URLs as for `FileSet`. Each pattern is expanded when the files of earlier ones
@@ -83,48 +132,25 @@ class EventQueue(FileQueue):
         storage_options: For the file system of URLs.
     """
 
+    _num_workers: int
+
     def __init__(
         self, paths: Paths, *, num_workers: int, seed: int | None = None, storage_options: StorageOptions = None
     ) -> None:
-        self._patterns = FilePatterns(paths, seed=seed, storage_options=storage_options)
-        self._num_workers = whole_number("num_workers", num_workers, at_least=1)
-        self.digest = self._patterns.digest
+        patterns = FilePatterns(paths, seed=seed, storage_options=storage_options)
+        whole_number("num_workers", num_workers, at_least=1)
+        super().__init__(patterns, self._decide_here, num_workers=num_workers)
         self._lock = threading.Lock()
         self._state = self._new_state()
-
-    def take(self, worker: int, turn: int, *, epoch: int = 0) -> FilePart | None:
-        """Returns the file of a worker's turn, from 0 on; None when there are no more."""
-        if not 0 <= worker < self._num_workers:
-            raise InvalidArgumentError(f"file queue of {self._num_workers} workers: there is no worker {worker}")
-        with self._exclusive():
-            piece = self._state.taken(worker, turn, epoch)
-            while piece is None:
-                if (event := self._state.take(worker, epoch)) is not None:
-                    self._happen(event)
-                    piece = self._state.taken(worker, turn, epoch)
-                elif not self._look_up():
-                    return None
-            return FilePart(self._state.files[piece.number], piece.place)
-
-    def require_taken(self, worker: int, turns: int, *, epoch: int = 0) -> None:
-        """Refuses to resume after more turns of a worker than the queue has recorded."""
-        with self._exclusive():
-            self._state.taken(worker, turns, epoch)
-
-    def give_back(self, worker: int, position: bytes | None = None) -> int:
-        """Returns the unread files of a worker that will not restart to the queue; retires its number."""
-        progress = None if position is None else progress_in(position, worker=worker, digest=self.digest)
-        with self._exclusive():
-            event = self._state.give_back(worker, progress)
-            if event is None:
-                return 0
-            self._happen(event)
-            return len(event["give_back"][1])
 
     def waiting(self, epoch: int = 0) -> int:
         """Returns the number of found files and parts that are not assigned in this epoch."""
         with self._exclusive():
             return self._state.waiting(epoch)
+
+    def _decide_here(self, action: Callable[[Assignments], Any]) -> Any:
+        with self._exclusive():
+            return action(self._state)
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -132,30 +158,12 @@ class EventQueue(FileQueue):
         with self._lock:
             yield
 
-    @abstractmethod
-    def _keep(self, event: Event) -> None:
-        """Writes an event where a restart finds it."""
-
-    def _happen(self, event: Event) -> None:
-        self._keep(event)
-        self._state.apply(event)
-
-    def _look_up(self) -> bool:
-        """Returns whether there was a pattern left to look up."""
-        number = self._state.next_look_up
-        if number is None:
-            if not self._state.files:
-                raise self._patterns.nothing_found()
-            return False
-        self._happen(self._state.found(self._patterns.find(number)))
-        return True
-
     def _new_state(self) -> FileAssignments:
-        return FileAssignments(len(self._patterns), seed=self._patterns.seed)
+        return FileAssignments(**self._patterns.facts)
 
-    def _check_workers(self) -> None:
+    def _check_workers(self, state: FileAssignments) -> None:
         """Refuses a state in which files are with workers that there are not."""
-        if others := [worker for worker in self._state.workers if worker >= self._num_workers]:
+        if others := [worker for worker in state.workers if worker >= self._num_workers]:
             raise FailedPreconditionError(
                 f"file queue of {self._num_workers} workers: files are with worker {', '.join(map(str, others))} of "
                 "before; open it for as many workers as then, and give_back those"
@@ -175,16 +183,10 @@ class LocalFileQueue(EventQueue):
     True
     """
 
-    def __init__(
-        self, paths: Paths, *, num_workers: int, seed: int | None = None, storage_options: StorageOptions = None
-    ) -> None:
-        super().__init__(paths, num_workers=num_workers, seed=seed, storage_options=storage_options)
-        self._events: list[Event] = []
-
     def state_dict(self) -> dict[str, Any]:
         """Returns all events, as JSON."""
         with self._exclusive():
-            return {"digest": self.digest, "events": list(self._events)}
+            return {"digest": self.digest, "events": list(self._state.events)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restores a state; open readings must not be continued.
@@ -195,19 +197,11 @@ class LocalFileQueue(EventQueue):
         """
         if state["digest"] != self.digest:
             raise InvalidArgumentError("file queue: the state is that of a queue of other patterns or another seed")
+        restored = self._new_state()
+        restored.replay(state["events"])
+        self._check_workers(restored)
         with self._exclusive():
-            before = self._state, self._events
-            self._state, self._events = self._new_state(), list(state["events"])
-            try:
-                for event in self._events:
-                    self._state.apply(event)
-                self._check_workers()
-            except BaseException:
-                self._state, self._events = before
-                raise
-
-    def _keep(self, event: Event) -> None:
-        self._events.append(event)
+            self._state = restored
 
 
 def progress_in(position: bytes, *, worker: int, digest: str) -> WorkerProgress:

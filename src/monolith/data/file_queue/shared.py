@@ -1,10 +1,11 @@
-"""A queue of files for the processes of one machine: a log of what happened, which one process at a time appends to."""
+"""Deprecated: a queue of files for the processes of one machine, through a log to which one at a time appends."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import time
+import warnings
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,7 +25,10 @@ _LOCK_POLL_SECONDS = 0.005
 
 
 class SharedFileQueue(EventQueue):
-    """Files that processes share through a log file. Thread-safe; every process opens the log for itself.
+    """Files that processes share through a log file. Thread-safe; every process opens the log for itself. Deprecated.
+
+    Use the queue of a job, `monolith.ps.JobClient.file_queue`, or a fixed share for each process,
+    ``FileSet(paths, shard=(index, count))``.
 
     A line of the log is the CRC-32 of an event in hexadecimal, a space, and the event in JSON; the first one identifies
     the queue. A line is on disk before its file is assigned. An incomplete line at the end is from a process that was
@@ -37,7 +41,7 @@ class SharedFileQueue(EventQueue):
         num_workers: As for `LocalFileQueue`.
         seed: As for `LocalFileQueue`.
         storage_options: For the file system of URLs.
-        timeout_seconds: How long to wait for another process that expands patterns.
+        timeout_seconds: How long to wait for another process that has locked the log.
 
     Raises:
         InvalidArgumentError: the log is of a queue with other patterns or seed.
@@ -55,12 +59,18 @@ class SharedFileQueue(EventQueue):
         storage_options: StorageOptions = None,
         timeout_seconds: float = 60.0,
     ) -> None:
+        text = (
+            "monolith.data.SharedFileQueue is deprecated and will be removed in the next version: use"
+            " JobClient.file_queue of a job, or FileSet with shard= for a fixed share of each process"
+        )
+        warnings.warn(text, DeprecationWarning, stacklevel=2)
         super().__init__(paths, num_workers=num_workers, seed=seed, storage_options=storage_options)
         self.log = Path(log)
+        self._state.keep = self._append
         self._timeout_seconds = timeout_seconds
         self._read_to = 0
         with self._exclusive():
-            self._check_workers()
+            self._check_workers(self._state)
 
     @contextmanager
     def _exclusive(self) -> Iterator[None]:
@@ -107,15 +117,12 @@ class SharedFileQueue(EventQueue):
     def _apply_line(self, line: bytes) -> None:
         event: Event = event_of(line, log=self.log, offset=self._read_to)
         if "queue" not in event:
-            self._state.apply(event)
+            self._state.replay([event])
         elif event["queue"] != {"version": _VERSION, "digest": self.digest}:
             raise InvalidArgumentError(
                 f"file queue '{self.log}': it is of other patterns or another seed, or of another version; give its "
                 "own, or another log"
             )
-
-    def _keep(self, event: Event) -> None:
-        self._append(event)
 
     def _append(self, event: Event) -> None:
         line = event_line(event)

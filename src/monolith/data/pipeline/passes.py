@@ -213,7 +213,8 @@ class _PrefetchReading(Reading[T]):
         self._source = source
         self._position = source.position
         self._queue: BoundedQueue[tuple[T, bytes]] = BoundedQueue(capacity, name=name)
-        self._runner = MultiQueueRunner(self._queue, [_mover(source, self._queue)])
+        # Elements may be of any type, so that their tensors are not staged: they are made on the consumer's stream.
+        self._runner = MultiQueueRunner(self._queue, [_mover(source, self._queue)], side_streams=False)
         self._is_closed = False
         self._runner.start()
 

@@ -1,7 +1,7 @@
 """Batches made ahead of their use, in threads that always end.
 
-May import: `tensors`, `dependence`, `errors` and torch. Read `enqueue` first, then `multi_queue` and `runner`; `gate`
-has the locking.
+May import: `tensors`, `dependence`, `errors` and torch. Read `enqueue` first, then `queues` and `runner`;
+`bounded_queue` has the locking, and `staging` how CUDA tensors change threads.
 """
 
 from __future__ import annotations

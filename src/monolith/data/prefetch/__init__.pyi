@@ -3,11 +3,11 @@ from .element import element_of as element_of
 from .enqueue import Taker as Taker
 from .enqueue import enqueue_dicts_with_queue_return as enqueue_dicts_with_queue_return
 from .enqueue import prefetch as prefetch
-from .fifo_queue import FIFOQueue as FIFOQueue
-from .fifo_queue import PaddingFIFOQueue as PaddingFIFOQueue
-from .fifo_queue import ops_of as ops_of
-from .multi_queue import ElementQueue as ElementQueue
-from .multi_queue import MultiFIFOQueue as MultiFIFOQueue
+from .queues import ElementQueue as ElementQueue
+from .queues import FIFOQueue as FIFOQueue
+from .queues import MultiFIFOQueue as MultiFIFOQueue
+from .queues import PaddingFIFOQueue as PaddingFIFOQueue
+from .queues import ops_of as ops_of
 from .runner import MultiQueueRunner as MultiQueueRunner
 from .staging import SideStreams as SideStreams
 from .staging import StagedTensors as StagedTensors

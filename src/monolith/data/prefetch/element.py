@@ -1,104 +1,43 @@
-"""Elements of a prefetch queue: a flat list of tensors, or a structure of them.
+"""Elements of a prefetch queue: structures whose tensors may be on any devices.
 
-Most batches are plain dicts of tensors. Those are passed unchanged (`PlainStructure`); only structures with other
-containers or leaves are flattened (`TakenApart`), which costs more than all the rest of a queue.
+Most batches are plain dicts of tensors, whose containers are copied; only structures with other containers or leaves
+are flattened and put together again, which costs more than all the rest of a queue.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from monolith.data.prefetch.staging import StagedTensors
 from monolith.tensors import NestedTensors, Ragged
 
-__all__ = ["Element", "FlatList", "PlainStructure", "TakenApart", "element_of"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Element", "element_of"]
 
 
-class Element(Protocol):
-    """A structure with tensors in it."""
-
-    def get_tensors(self) -> list[Tensor]:
-        """Returns its tensors in a fixed order."""
-        ...
-
-    def gpu_tensors(self) -> list[Tensor]:
-        """Returns the tensors that are on a GPU."""
-        ...
-
-    def structure(self) -> Any:
-        """Returns the structure, in containers that are not shared."""
-        ...
-
-
-class FlatList:
-    """A list of tensors and nothing around them."""
-
-    __slots__ = ("_tensors",)
-
-    def __init__(self, tensors: list[Tensor]) -> None:
-        self._tensors = tensors
-
-    def get_tensors(self) -> list[Tensor]:
-        """Returns the list of tensors."""
-        return self._tensors
-
-    def gpu_tensors(self) -> list[Tensor]:
-        """Returns the tensors that are on a GPU."""
-        return [tensor for tensor in self._tensors if tensor.is_cuda]
-
-    def structure(self) -> list[Tensor]:
-        """Returns the list of tensors."""
-        return self._tensors
-
-
-class TakenApart:
-    """Any structure that `NestedTensors` takes."""
-
-    __slots__ = ("_nested", "_tensors")
-
-    def __init__(self, nested: NestedTensors) -> None:
-        self._nested = nested
-        self._tensors = nested.get_tensors()
-
-    def get_tensors(self) -> list[Tensor]:
-        """Returns the tensors, then values and row splits of each ragged."""
-        return self._tensors
-
-    def gpu_tensors(self) -> list[Tensor]:
-        """Returns the tensors that are on a GPU."""
-        return [tensor for tensor in self._tensors if tensor.is_cuda]
-
-    def structure(self) -> Any:
-        """Returns the structure, put together again."""
-        return self._nested.get_nested_result(self._tensors)
-
-
-class PlainStructure:
-    """A structure of plain containers, see `element_of`.
+class Element:
+    """A structure, and what makes its tensors on GPUs ready for use in the thread that receives it.
 
     Args:
         structure: The structure, in containers that are not shared.
-        gpu_tensors: Those of its tensors that are on a GPU.
+        gpu_tensors: Its tensors that are on a GPU, as of the current streams of their devices.
     """
 
-    __slots__ = ("_gpu_tensors", "_structure")
+    __slots__ = ("_staged", "_structure")
 
-    def __init__(self, structure: Any, gpu_tensors: list[Tensor]) -> None:
+    def __init__(self, structure: Any, gpu_tensors: Sequence[Tensor]) -> None:
         self._structure = structure
-        self._gpu_tensors = gpu_tensors
+        self._staged = StagedTensors(gpu_tensors) if gpu_tensors else None
 
-    def get_tensors(self) -> list[Tensor]:
-        """Returns the tensors, then values and row splits of each ragged."""
-        return NestedTensors(self._structure).get_tensors()
-
-    def gpu_tensors(self) -> list[Tensor]:
-        """Returns the tensors that are on a GPU."""
-        return self._gpu_tensors
-
-    def structure(self) -> Any:
-        """Returns the structure."""
+    def receive(self) -> Any:
+        """Returns the structure, for use on the current streams of the thread that calls."""
+        if self._staged is not None:
+            self._staged.receive()
         return self._structure
 
 
@@ -112,9 +51,13 @@ def element_of(nested: Any) -> Element:
     # Reading the device of each tensor costs more than all else here, and before CUDA runs none is on a GPU.
     may_use_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     try:
-        return PlainStructure(_copy_plain(nested, gpu_tensors if may_use_gpu else None), gpu_tensors)
+        structure = _copy_plain(nested, gpu_tensors if may_use_gpu else None)
     except _NotPlainError:
-        return TakenApart(NestedTensors(nested))
+        flattened = NestedTensors(nested)
+        tensors = flattened.get_tensors()
+        structure = flattened.get_nested_result(tensors)
+        gpu_tensors = [tensor for tensor in tensors if tensor.is_cuda]
+    return Element(structure, gpu_tensors)
 
 
 class _NotPlainError(Exception):

@@ -6,8 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from monolith.data.prefetch.element import element_of
-from monolith.data.prefetch.fifo_queue import ops_of
-from monolith.data.prefetch.multi_queue import ElementQueue
+from monolith.data.prefetch.queues import ElementQueue, ops_of
 from monolith.data.prefetch.runner import MultiQueueRunner
 from monolith.errors import DeadlineExceededError, OutOfRangeError
 
@@ -125,5 +124,5 @@ def prefetch(batches: Iterable[Any], capacity: int = 1, *, queue_name: str = "pr
 
 
 def _taken(queue: ElementQueue) -> Iterator[Any]:
-    with MultiQueueRunner(queue.queues, [queue.enqueue_op]):
+    with MultiQueueRunner(queue, [queue.enqueue_op]):
         yield from Taker(queue)

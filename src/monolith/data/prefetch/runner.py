@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith.data.prefetch.bounded_queue import BoundedQueue
@@ -29,10 +30,16 @@ class MultiQueueRunner:
     Args:
         queue: The queue that the calls fill, or a list of those that they fill together.
         enqueue_ops: Each adds one element to all of the queues, waiting for capacity.
+        side_streams: Whether each thread works on a CUDA stream of its own. False for queues whose items are not
+            staged: a consumer would use their tensors on a GPU before they are ready.
     """
 
     def __init__(
-        self, queue: BoundedQueue[Any] | Sequence[BoundedQueue[Any]], enqueue_ops: Sequence[Callable[[], object]]
+        self,
+        queue: BoundedQueue[Any] | Sequence[BoundedQueue[Any]],
+        enqueue_ops: Sequence[Callable[[], object]],
+        *,
+        side_streams: bool = True,
     ) -> None:
         self._queues = [queue] if isinstance(queue, BoundedQueue) else list(queue)
         self._enqueue_ops = list(enqueue_ops)
@@ -41,6 +48,7 @@ class MultiQueueRunner:
                 "MultiQueueRunner: expected at least one queue and one enqueue call, "
                 f"got {len(self._queues)} queues and {len(self._enqueue_ops)} calls"
             )
+        self._side_streams = side_streams
         self._lock = threading.Lock()
         # State below is protected by the lock.
         self._threads: list[threading.Thread] = []
@@ -132,10 +140,10 @@ class MultiQueueRunner:
         self.stop()
 
     def _run(self, enqueue: Callable[[], object], stopping: threading.Event) -> None:
-        streams = SideStreams()
+        step = partial(SideStreams().run, enqueue) if self._side_streams else enqueue
         try:
             while not stopping.is_set():
-                streams.run(enqueue)
+                step()
         except (OutOfRangeError, StopIteration):
             _logger.debug("%s: end of data", threading.current_thread().name)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the consumer must see it rather than wait

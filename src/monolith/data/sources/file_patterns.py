@@ -215,10 +215,9 @@ class FilePatterns:
         self.seed = seed
         self.digest = hashlib.sha256(repr((self._patterns, seed)).encode()).hexdigest()[:16]
         """A short text that differs when patterns or seed do."""
-
-    def __len__(self) -> int:
-        """Times that files are looked up: by a pattern, or by all names that stand side by side."""
-        return len(self._look_ups)
+        self.facts: dict[str, Any] = {"digest": self.digest, "num_look_ups": len(self._look_ups), "seed": seed}
+        """Properties that identify a queue of these files, in messages, logs and saved states. Files are looked up by
+        a pattern, or by all names that stand side by side."""
 
     def find(self, number: int) -> list[str]:
         """Returns the files of one look-up."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextvars
 import logging
-import threading
 from typing import TYPE_CHECKING, Any
 
 from monolith.data import Dataset, Reading
-from monolith.data.prefetch import BoundedQueue
+from monolith.data.prefetch import BoundedQueue, MultiQueueRunner
 from monolith.errors import CancelledError, DeadlineExceededError, OutOfRangeError
 
 if TYPE_CHECKING:
@@ -54,9 +53,13 @@ class BatchFeed:
         self._next: BatchContext | None = None
         """Waited for, and not taken yet."""
         self._queue: BoundedQueue[BatchContext] | None = None
-        self._thread: threading.Thread | None = None
+        self._runner: MultiQueueRunner | None = None
         if ahead > 0:
-            self._start(ahead)
+            queue: BoundedQueue[BatchContext] = BoundedQueue(ahead, name="session/input")
+            run = contextvars.copy_context().run
+            self._queue = queue
+            self._runner = MultiQueueRunner(queue, [lambda: run(self._fill, queue)], side_streams=False)
+            self._runner.start()
 
     def take(self) -> BatchContext:
         """Returns the next batch.
@@ -88,23 +91,27 @@ class BatchFeed:
 
     def close(self) -> None:
         """Ends the thread and gives the input back. Further calls do nothing."""
-        thread, self._thread = self._thread, None
-        if thread is not None and self._queue is not None:
-            self._queue.close(cancel_pending_enqueues=True)
-            self._queue.clear()
-            thread.join(_JOIN_SECONDS)
-            if thread.is_alive():
+        runner, self._runner = self._runner, None
+        if runner is not None and self._queue is not None:
+            try:
+                runner.stop(_JOIN_SECONDS)
+            except DeadlineExceededError:
                 _log.warning(
                     "input: the reader thread did not return from the source within %g s; it is abandoned",
                     _JOIN_SECONDS,
                 )
                 return
+            finally:
+                self._queue.clear()
         reading, self._reading = self._reading, None
         if reading is not None:
             reading.close()
 
     def _read(self) -> BatchContext:
         return self._make() if self._queue is None else self._queue.get()
+
+    def _fill(self, queue: BoundedQueue[BatchContext]) -> None:
+        queue.put(self._make())
 
     def _make(self) -> BatchContext:
         try:
@@ -119,21 +126,3 @@ class BatchFeed:
             raise CancelledError("the input was closed while it waited for a batch")
         position = None if self._reading is None else self._reading.position
         return self._make_context(batch, position)
-
-    def _start(self, ahead: int) -> None:
-        queue: BoundedQueue[BatchContext] = BoundedQueue(ahead, name="session/input")
-        run = contextvars.copy_context().run
-        self._queue = queue
-        self._thread = threading.Thread(target=lambda: run(self._fill, queue), name="session/input", daemon=True)
-        self._thread.start()
-
-    def _fill(self, queue: BoundedQueue[BatchContext]) -> None:
-        try:
-            while not queue.closed:
-                queue.put(self._make())
-        except OutOfRangeError:
-            queue.close()
-        except CancelledError:
-            pass  # closed by the owner
-        except BaseException as error:  # noqa: BLE001 - it belongs to the thread that trains, which raises it
-            queue.fail(error)

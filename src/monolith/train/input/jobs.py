@@ -16,17 +16,17 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from monolith.data.file_queue import FileQueue, progress_in
+from monolith.data.file_queue import HostedFileQueue
 from monolith.data.kafka import KafkaPosition, merge_positions
 from monolith.data.sources import FilePatterns
 from monolith.errors import InvalidArgumentError, UnavailableError
-from monolith.job import OF_ONE_PROCESS, JobQueue, JobQueues, LookUp
+from monolith.job import OF_ONE_PROCESS, JobQueues
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from monolith.collective import KeyStore
-    from monolith.data.file_queue import Event, FilePart
+    from monolith.data.file_queue import Event, FileAssignments, FileQueue
     from monolith.data.sources import Paths, StorageOptions
     from monolith.tables import BatchStamp
 
@@ -64,7 +64,7 @@ class LocalJob:
     ) -> FileQueue:
         """Returns a queue as `monolith.ps.JobClient.file_queue` does."""
         patterns = FilePatterns(paths, seed=seed, storage_options=storage_options)
-        return _SharedQueue(self, patterns, name)
+        return HostedFileQueue(patterns, lambda action: self._decide(lambda: action(self._open(name, patterns))))
 
     def finish(self, worker: int, last: int | None = None) -> None:
         """Records that the input of a worker has ended.
@@ -129,10 +129,9 @@ class LocalJob:
             name, facts, event = content
             self._queues.open(name, **facts).replay([event])
 
-    def _open(self, name: str, patterns: FilePatterns) -> JobQueue:
-        facts: dict[str, Any] = {"digest": patterns.digest, "num_look_ups": len(patterns), "seed": patterns.seed}
-        queue = self._queues.open(name, **facts)
-        queue.keep = partial(self._tell_event, name, facts)
+    def _open(self, name: str, patterns: FilePatterns) -> FileAssignments:
+        queue = self._queues.open(name, **patterns.facts)
+        queue.keep = partial(self._tell_event, name, patterns.facts)
         return queue
 
     def _tell_event(self, name: str, facts: dict[str, Any], event: Event) -> None:
@@ -164,33 +163,6 @@ class LocalJob:
         had = self._finished.get(worker)
         last = applied.get(worker, -1)
         return had is not None and all(seqs.get(worker, -1) <= last for seqs in had.values())
-
-
-class _SharedQueue(FileQueue):
-    def __init__(self, job: LocalJob, patterns: FilePatterns, name: str) -> None:
-        self._job, self._patterns, self._name = job, patterns, name
-        self.digest = patterns.digest
-
-    def take(self, worker: int, turn: int, *, epoch: int = 0) -> FilePart | None:
-        return self._job._decide(partial(self._take, worker, turn, epoch))  # noqa: SLF001 - a part of it
-
-    def require_taken(self, worker: int, turns: int, *, epoch: int = 0) -> None:
-        self._job._decide(lambda: self._open().require_taken(worker, turns, epoch))  # noqa: SLF001 - a part of it
-
-    def give_back(self, worker: int, position: bytes | None = None) -> int:
-        progress = None if position is None else progress_in(position, worker=worker, digest=self.digest)
-        return self._job._decide(lambda: self._open().give_back(worker, progress))  # noqa: SLF001 - a part of it
-
-    def _take(self, worker: int, turn: int, epoch: int) -> FilePart | None:
-        queue = self._open()
-        while isinstance(part := queue.take(worker, turn, epoch), LookUp):
-            queue.found(part.number, self._patterns.find(part.number))
-        if part is None and not queue.has_files:
-            raise self._patterns.nothing_found()
-        return part
-
-    def _open(self) -> JobQueue:
-        return self._job._open(self._name, self._patterns)  # noqa: SLF001 - a part of it
 
 
 _log = logging.getLogger(__name__)

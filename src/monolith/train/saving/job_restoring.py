@@ -5,17 +5,15 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from monolith.checkpoint import Saver
 from monolith.checkpoint.restore import Parts
 from monolith.job import OF_ONE_PROCESS
-from monolith.nn.embeddings import EXTRA_STATE
 from monolith.train.saving.restoring import go_on
 from monolith.train.saving.server_rows import empty_rows, owners_of, set_initialized
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
-    from monolith.checkpoint import TrainState
+    from monolith.checkpoint import Saver, TrainState
     from monolith.train.config.trainer_config import TrainerConfig
     from monolith.train.job_part import JobPart
 
@@ -25,27 +23,8 @@ JOB = "job"
 """Key of the coordinator's state in a checkpoint: files assigned to workers, and finished workers."""
 
 
-class JobSaver(Saver):
-    """A saver that can restore only some servers, and the state of this process."""
-
-    lost: Sequence[int] | None = None
-    """The servers to restore; None: all of them."""
-
-    def _parts(self, state: TrainState) -> Parts:
-        if self.lost is None:
-            return super()._parts(state)
-        lost = {name: list(self.lost) for name in state.stores}
-        states = {f"{name}.{EXTRA_STATE}" for name in lost}
-        keeps_rows = not self.lost
-        return Parts(
-            keeps=lambda name: name in states or (keeps_rows and name in lost),
-            lost=lost,
-            lost_dense=None if state.dense is None else list(self.lost),
-        )
-
-
 def restore_in_job(
-    part: JobPart, config: TrainerConfig, saver: JobSaver | None, state: TrainState, *, give_up: Callable[[], bool]
+    part: JobPart, config: TrainerConfig, saver: Saver | None, state: TrainState, *, give_up: Callable[[], bool]
 ) -> None:
     """Restores a worker's session after it was built; returns when it may train."""
     if not part.is_chief:
@@ -84,21 +63,20 @@ def begin_at(state: TrainState, global_step: int) -> None:
                 schedule.step()  # type: ignore[attr-defined]  # a schedule has one
 
 
-def _restore_some(saver: JobSaver | None, state: TrainState, lost: list[int]) -> bool:
+def _restore_some(saver: Saver | None, state: TrainState, lost: list[int]) -> bool:
     """Restores these servers, and what is in this process, from the newest checkpoint; False: there is none."""
     if saver is None:
         return False
     job = state.extra.pop(JOB, None)  # it stays as it is: none of it was lost
-    saver.lost = lost
+    parts = Parts.of_owners(dict.fromkeys(state.stores, lost), None if state.dense is None else lost)
     try:
-        return saver.restore(state) is not None
+        return saver.restore(state, parts=parts) is not None
     finally:
-        saver.lost = None
         if job is not None:
             state.extra[JOB] = job
 
 
-def _restore_all(part: JobPart, config: TrainerConfig, saver: JobSaver | None, state: TrainState) -> None:
+def _restore_all(part: JobPart, config: TrainerConfig, saver: Saver | None, state: TrainState) -> None:
     part.client.reset()  # or what was finished and taken since the checkpoint would count
     saved = part.client.saved
     saved.was_loaded = False

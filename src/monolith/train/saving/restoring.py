@@ -16,21 +16,17 @@ from monolith.checkpoint import (
 from monolith.errors import NotFoundError
 from monolith.hooks import custom_restore_options
 from monolith.train.input.jobs import LocalJob
-from monolith.train.saving.own_folder_saver import OwnFolderSaver
 from monolith.train.session import SessionState
 
 if TYPE_CHECKING:
     from monolith.checkpoint import RestoreConfig, TrainState
     from monolith.clock import Clock
-    from monolith.train._rank_words import RankAgreement
     from monolith.train.config.trainer_config import TrainerConfig
 
 _log = logging.getLogger(__name__)
 
 
-def go_on(
-    config: TrainerConfig, saver: Saver, state: TrainState, *, clock: Clock, words: RankAgreement | None = None
-) -> bool:
+def go_on(config: TrainerConfig, saver: Saver, state: TrainState, *, clock: Clock) -> bool:
     """Restores what a run has saved, to continue training. Returns False if there is nothing to restore.
 
     Args:
@@ -38,19 +34,13 @@ def go_on(
         saver: Saver of the model directory.
         state: The state to restore into.
         clock: Measures waits.
-        words: Messages of a synchronous run, in which rank 0 searches for all; None: not synchronous.
     """
-    restoring = config.restoring
-    if restoring.from_dir is not None and words is not None:
-        _copy_for_ranks(config, saver, words)
-    elif restoring.from_dir is not None and (restoring.alone or config.worker_index == 0):
-        _copy(config, saver)
+    restoring, protocol = config.restoring, saver.protocol
+    if restoring.from_dir is not None and (protocol.is_collective or restoring.alone or config.worker_index == 0):
+        protocol.run_on_writers("copying a checkpoint", lambda: _copy(config, saver))
     elif restoring.from_dir is not None:
         wait_for_monolith_checkpoint(saver.model_dir, clock=clock)
-    if words is None:
-        path = _named_checkpoint(config, saver.model_dir, training=True)
-    else:
-        path = words.broadcast("the checkpoint", lambda: _named_checkpoint(config, saver.model_dir, training=True))
+    path = protocol.run_on_first("the checkpoint", lambda: _named_checkpoint(config, saver.model_dir, training=True))
     restored = saver.restore(state, path, options=_left_by_the_task(state))
     if restored is None:
         return False
@@ -75,16 +65,8 @@ def _restart_input(state: TrainState) -> None:
 
 
 def _copy(config: TrainerConfig, saver: Saver) -> None:
-    from_dir = str(config.restoring.from_dir)
-    source = saver.source_of(from_dir) if isinstance(saver, OwnFolderSaver) else from_dir
+    source = saver.source_of(str(config.restoring.from_dir))
     copy_checkpoint_state(source, saver.model_dir, restore_ckpt=config.restoring.checkpoint)
-
-
-def _copy_for_ranks(config: TrainerConfig, saver: Saver, words: RankAgreement) -> None:
-    if isinstance(saver, OwnFolderSaver):
-        words.run_on_all("copying checkpoints", lambda: _copy(config, saver))
-    else:
-        words.broadcast("copying a checkpoint", lambda: _copy(config, saver))
 
 
 def restore_to_look(config: TrainerConfig, state: TrainState, *, name: str) -> None:

@@ -1,26 +1,30 @@
-"""Queues of lists of tensors on one device.
+"""Bounded queues of tensors and structures of them, by the names that they have upstream.
 
-`PaddingFIFOQueue` checks what goes in against types and shapes, and can keep it on a GPU. `FIFOQueue` is one with its
-own source: a list of tensors, or of functions that make one, from which its `enqueue_op` takes the next element.
+`PaddingFIFOQueue` checks what goes in against types and shapes, and can keep it on a GPU. The others have the source of
+their elements: `enqueue_op` makes the next one and adds it.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from monolith.data.prefetch.bounded_queue import BoundedQueue
+from monolith.data.prefetch.element import Element
 from monolith.data.prefetch.staging import SideStreams, StagedTensors
 from monolith.dependence import ReadsFrom, RecordedCall
+from monolith.errors import CancelledError
+from monolith.tensors import NestedTensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from monolith.dependence import Op
 
-__all__ = ["FIFOQueue", "PaddingFIFOQueue", "TensorSource", "evaluate", "ops_of", "require_sources"]
+__all__ = ["ElementQueue", "FIFOQueue", "MultiFIFOQueue", "PaddingFIFOQueue", "TensorSource", "ops_of"]
 
 TensorSource: TypeAlias = "Tensor | Callable[[], Tensor]"
 """Source of a queue: a tensor, or a function that makes one for each element."""
@@ -119,8 +123,69 @@ class PaddingFIFOQueue(BoundedQueue[StagedTensors]):
                 )
 
 
-class FIFOQueue:
-    """A bounded queue with the source of its elements.
+class ElementQueue(BoundedQueue[Element]):
+    """A bounded queue of elements made by a function; each is taken as it was put, its GPU tensors ready for use.
+
+    Args:
+        make: Makes the next element.
+        capacity: Maximum number of queued elements.
+        queue_name: Name in messages and of threads.
+        reads_from: The calls that run, and the tensors that are read, when `make` runs.
+    """
+
+    def __init__(
+        self, make: Callable[[], Element], capacity: int, queue_name: str, *, reads_from: Sequence[Op] = ()
+    ) -> None:
+        super().__init__(capacity, name=queue_name)
+        self._make = make
+        self._unsent: deque[Element] = deque()
+        self.enqueue_op: RecordedCall[[], None] = RecordedCall(
+            self._enqueue_next, name=f"{queue_name}_enqueue", reads_from=reads_from
+        )
+        """Makes the next element and adds it, waiting for room if need be. An element that it could not add because
+        the queue was closed meanwhile is kept, and is the next one once the queue is open again."""
+
+    @property
+    def queue(self) -> BoundedQueue[Element]:
+        """This queue: elements with tensors on several devices have one queue."""
+        return self
+
+    @property
+    def queues(self) -> list[BoundedQueue[Element]]:
+        """A list of this queue, for `MultiQueueRunner`."""
+        return [self]
+
+    def enqueue(self, element: Element, timeout_seconds: float | None = None) -> None:
+        """Adds an element, waiting for room if need be. Raises as `put` does."""
+        self.put(element, timeout_seconds)
+
+    def dequeue(self, timeout_seconds: float | None = None) -> list[Tensor]:
+        """Returns the tensors of the next element in the order of `NestedTensors`. Raises as `get` does."""
+        return NestedTensors(self.dequeue_structure(timeout_seconds)).get_tensors()
+
+    def dequeue_structure(self, timeout_seconds: float | None = None) -> Any:
+        """Returns the structure of the next element. Raises as `get` does."""
+        return self.get(timeout_seconds).receive()
+
+    def clear(self) -> None:
+        """Drops the elements that wait, and what a cancelled `enqueue_op` has kept."""
+        self._unsent.clear()
+        super().clear()
+
+    def _enqueue_next(self) -> None:
+        try:
+            element = self._unsent.popleft()
+        except IndexError:
+            element = self._make()
+        try:
+            self.put(element)
+        except CancelledError:
+            self._unsent.append(element)
+            raise
+
+
+class FIFOQueue(ElementQueue):
+    """A bounded queue of lists of tensors on any devices, with the source of its elements.
 
     Args:
         dense_list: The tensors of an element: what a tensor holds at the time of `enqueue_op`, or what a function
@@ -141,34 +206,20 @@ class FIFOQueue:
     def __init__(
         self, dense_list: Sequence[TensorSource], capacity: int = 2, queue_name: str = "prefetch_queue"
     ) -> None:
-        self._sources = require_sources(dense_list)
-        self._queue: BoundedQueue[StagedTensors] = BoundedQueue(capacity, name=queue_name)
-        self.enqueue_op = RecordedCall(self._enqueue, name=f"{queue_name}_enqueue", reads_from=ops_of(self._sources))
-        """Evaluates the list and adds what it gives, waiting for room if need be."""
-
-    @property
-    def queue(self) -> BoundedQueue[StagedTensors]:
-        """The queue itself: to close it, or to see how full it is."""
-        return self._queue
-
-    @property
-    def name(self) -> str:
-        """Name in messages and of threads."""
-        return self._queue.name
+        sources = _require_sources(dense_list)
+        super().__init__(lambda: _evaluate(sources), capacity, queue_name, reads_from=ops_of(sources))
 
     def dequeue(self, timeout_seconds: float | None = None) -> list[Tensor]:
-        """Returns the next element, a list even of a single tensor."""
-        return self._queue.get(timeout_seconds).receive()
-
-    def size(self) -> int:
-        """Elements that wait now."""
-        return self._queue.size()
-
-    def _enqueue(self) -> None:
-        self._queue.put(StagedTensors(evaluate(self._sources)))
+        """Returns the next element, a list even of a single tensor. Raises as `get` does."""
+        tensors: list[Tensor] = self.dequeue_structure(timeout_seconds)
+        return tensors
 
 
-def require_sources(dense_list: object) -> list[TensorSource]:
+class MultiFIFOQueue(FIFOQueue):
+    """Upstream's name of a `FIFOQueue` for tensors on several devices, which any `FIFOQueue` takes."""
+
+
+def _require_sources(dense_list: object) -> list[TensorSource]:
     """Returns `dense_list`, which must be a list of tensors and functions."""
     if dense_list is None:
         raise ValueError("dense_list must be a list of tensors, got None")
@@ -183,9 +234,9 @@ def require_sources(dense_list: object) -> list[TensorSource]:
     return list(dense_list)
 
 
-def evaluate(sources: Sequence[TensorSource]) -> list[Tensor]:
-    """Evaluates the sources of one element."""
-    return [source if isinstance(source, Tensor) else source() for source in sources]
+def _evaluate(sources: Sequence[TensorSource]) -> Element:
+    tensors = [source if isinstance(source, Tensor) else source() for source in sources]
+    return Element(tensors, [tensor for tensor in tensors if tensor.is_cuda])
 
 
 def ops_of(sources: Iterable[object]) -> list[Op]:
