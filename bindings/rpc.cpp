@@ -177,10 +177,22 @@ std::unique_ptr<FrameCall> BeginCall(rpc::Client& client, int server, uint16_t k
 }
 
 void BindGate(nb::module_& m) {
-  nb::class_<ps::PushGate>(m, "PushGate")
+  nb::class_<ps::PushGate>(m, "PushGate", nb::dynamic_attr())
       .def(
-          "__init__", [](ps::PushGate* self) { new (self) ps::PushGate([] {}); },
-          "A gate of an owner in Python, which wakes the server itself when it opens.")
+          "__init__",
+          [](nb::pointer_and_handle<ps::PushGate> self, nb::handle on_open) {
+            if (on_open.is_none()) {
+              new (self.p) ps::PushGate([] {});
+              return;
+            }
+            self.h.attr("on_open") = on_open;  // in its __dict__, where the garbage collector finds it
+            new (self.p) ps::PushGate([gate = self.h] {
+              nb::gil_scoped_acquire gil;  // allow() and release() have released it
+              gate.attr("on_open")();
+            });
+          },
+          "on_open"_a.none() = nb::none(),
+          "A gate of an owner in Python. allow() and release() call `on_open`, in the thread of their caller.")
       .def("enter", &ps::PushGate::Enter, "worker"_a, "seq"_a, "applied"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("leave", &ps::PushGate::Leave, nb::call_guard<nb::gil_scoped_release>())
       .def("hold", &ps::PushGate::Hold, "seconds"_a, nb::call_guard<nb::gil_scoped_release>())

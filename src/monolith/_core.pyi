@@ -533,9 +533,9 @@ def gather_messages(messages: list) -> tuple[Annotated[NDArray[numpy.uint8], dic
 FRAME_VERSION: int = 3
 
 class PushGate:
-    def __init__(self) -> None:
+    def __init__(self, on_open: object | None = None) -> None:
         """
-        A gate of an owner in Python, which wakes the server itself when it opens.
+        A gate of an owner in Python. allow() and release() call `on_open`, in the thread of their caller.
         """
 
     def enter(self, worker: int, seq: int, applied: int) -> bool: ...

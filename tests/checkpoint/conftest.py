@@ -18,7 +18,13 @@ def _clean(nothing_left_behind: None) -> None:
 
 
 @pytest.fixture(
-    scope="session", params=["local", "three servers here", "reference", pytest.param("pipe", marks=pytest.mark.slow)]
+    scope="session",
+    params=[
+        "local",
+        "three servers here",
+        "reference",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("device", "pipe")),
+    ],
 )
 def make_store(request: pytest.FixtureRequest) -> Iterator[StoreFactory]:
     """Builds a store of the engine under test."""

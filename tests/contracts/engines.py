@@ -11,11 +11,12 @@ from tempfile import TemporaryDirectory
 
 from hypothesis import HealthCheck, settings
 
+from contracts.device_store import DeviceStore
 from contracts.pipe_store import PipeHost, PipeStore
 from contracts.rank_processes import rank_processes
 from hooks.server.certificates import make_certificate
 from monolith.ps import PsCluster, PsStore
-from monolith.tables import LocalStore, Segment, TableConfig
+from monolith.tables import LocalStore, Segment, ServingRows, TableConfig
 from monolith.tables.store import Store
 from monolith.testing import create_test_ps_cluster
 from monolith.testing.reference_store import ReferenceStore
@@ -26,8 +27,12 @@ StoreFactory = Callable[[Mapping[str, TableConfig]], Store]
 STORES: dict[str, StoreFactory] = {
     "reference": ReferenceStore,
     "local": LocalStore,
+    "device": DeviceStore,
     "pipe": PipeStore,
 }
+ServingFactory = Callable[[Mapping[str, TableConfig]], ServingRows]
+SERVING: dict[str, ServingFactory] = {"local": LocalStore, "device": DeviceStore}
+"""Engines that can be served."""
 SERVERS_HERE = {"three servers here": 3}
 """Engines that are parameter servers in this process, and how many. Three divide the 1024 buckets unevenly."""
 SERVERS = {"three servers over TLS": 3}
@@ -35,13 +40,13 @@ SERVERS = {"three servers over TLS": 3}
 RANKS = {"three ranks": 3}
 """Engines that are ranks of a synchronous run, and how many."""
 _SHARE_OF_EXAMPLES = 1 / 6
-"""Of random programs, for engines that are behind connections: all run the same ones, and there each takes a second."""
+"""Of random programs, for engines that take longer, such as those behind connections: there each takes a second."""
 
 
 def examples(name: str, *, most: int) -> settings:
     """How many random programs an engine runs; machines differ in speed, so none is too slow."""
-    is_remote = name in {*SERVERS_HERE, *SERVERS, *RANKS}
-    number = round(_SHARE_OF_EXAMPLES * most) if is_remote else most
+    takes_longer = name in {"device", *SERVERS_HERE, *SERVERS, *RANKS}
+    number = round(_SHARE_OF_EXAMPLES * most) if takes_longer else most
     return settings(max_examples=number, suppress_health_check=[HealthCheck.too_slow])
 
 

@@ -54,7 +54,7 @@ class Worker:
 def rows_of(store: Store, ids: Sequence[int]) -> list[list[float]]:
     flat = torch.tensor(ids, dtype=torch.int64)
     plan = store.plan(flat, torch.tensor([0, len(ids)]), stamp=stamp(2**40))
-    values = store.read(plan, step=0).result().values
+    values = store.read(plan, step=0).result().values.cpu()
     rows: list[list[float]] = values.reshape(-1, 2)[plan.inverse.long()].tolist()
     return rows
 

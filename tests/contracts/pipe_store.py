@@ -76,7 +76,7 @@ PLAIN: dict[str, tuple[Any, Any]] = {
 }
 """Kinds of values: what plainer ones they are made of, and how they are made of them."""
 OBJECTS: dict[str, tuple[str, ...]] = {
-    "make_store": ("schema", "traits"),
+    "make_store": ("schema", "traits", "owned"),
     "join": ("worker", "applied", "applied_by_server", "next_seq"),
     "plan": ("stamp", "unique_ids", "splits", "inverse", "counts", "tables", "num_values"),
     "cut": ("mark", "applied", "rows"),
@@ -229,6 +229,7 @@ class PipeStore(Stub):
 
     schema: Schema
     traits: Traits
+    owned: tuple[range, ...]
     join, plan, read, cut, open_reader = map(forward, ("join", "plan", "read", "cut", "open_reader"))
     touch, erase, load, prepare_restore = map(forward, ("touch", "erase", "load", "prepare_restore"))
     resume, assign, stats, rows_by_slot = map(forward, ("resume", "assign", "stats", "rows_by_slot"))

@@ -215,7 +215,7 @@ def test_the_rows_as_the_worker_saw_them_correct_its_gradient(new_store: StoreFa
     late = Update(previous=0, step=1, learning_rates=rates, times=0, latest=[seen])
     worker.apply([(second, torch.ones(4))], late).result()
     # w = -1; g + lambda * g^2 * (w - seen) is 1 - 0.5 for the first weight, and 1 for the second
-    values = store.read(second, step=2).result().values.reshape(2, 2)
+    values = store.read(second, step=2).result().values.cpu().reshape(2, 2)
     assert values[second.tables == 1].tolist() == [[-1.5, -2.0]]
     assert values[second.tables == 0].tolist() == [[-2.0, -2.0]]
     with pytest.raises(InvalidArgumentError, match="latest must have"):
@@ -310,7 +310,7 @@ def test_a_former_incarnation_is_refused_and_others_are_not(new_store: StoreFact
     ):
         with pytest.raises(FailedPreconditionError, match="join again"):
             call()
-    assert former.session.read(plan, after=0, step=0, train=False).result().values.tolist() == [-1.0, -1.0]
+    assert former.session.read(plan, after=0, step=0, train=False).result().values.cpu().tolist() == [-1.0, -1.0]
     former.session.discard(plan)
     assert store.stats().open_plans == 0
     present.train([1])

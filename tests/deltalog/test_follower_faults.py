@@ -13,7 +13,7 @@ import pytest
 from failing_once import FailingOnce
 from monolith.deltalog import DeltaLog, GapError, rows_part
 from monolith.deltalog.follow import follower as follower_module
-from monolith.deltalog.publish.part_publisher import PartPublisher
+from monolith.deltalog.publish.local_publisher import LocalPublisher
 from monolith.deltalog.publish.store_publisher import Trained
 from monolith.errors import AbortedError, DataLossError, NotFoundError, OpError, PermissionDeniedError
 from monolith.online import DeltaPublisher, Follower
@@ -147,7 +147,7 @@ def test_a_follower_of_some_buckets_names_damage_of_its_part_alone(tmp_path: Pat
     log = DeltaLog(tmp_path / "log")
     halves = [range(512), range(512, 1024)]
     for half in halves:
-        part = PartPublisher("model", store := new_store(), log, buckets=half)
+        part = LocalPublisher("model", store := new_store(), log, buckets=half)
         assign(store, {number: 1.0 + number for number in range(10)})
         part.publish(Trained())
         part.close()

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from monolith.deltalog.publish.part_publisher import RowPayloads
+from monolith.deltalog.publish.local_publisher import RowPayloads
 from monolith.tables import LocalStore, PackedBlocks, Segment, TableConfig, TableGroup
 from monolith.tables.history import ALL_BUCKETS, ChangeReader
 

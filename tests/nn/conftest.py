@@ -15,11 +15,13 @@ from monolith.testing import ReferenceStore
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from contracts.device_store import DeviceStore
+
 StoreFactory: TypeAlias = Callable[[Mapping[str, TableConfig]], Store]
 
 
-@pytest.fixture(params=[LocalStore, ReferenceStore], ids=["local", "reference"])
+@pytest.fixture(params=[LocalStore, ReferenceStore, DeviceStore], ids=["local", "reference", "device"])
 def make_store(request: pytest.FixtureRequest) -> StoreFactory:
-    """Builds a store of an engine; the second one knows nothing of the core."""
+    """Builds a store of an engine; the second one knows nothing of the core, and rows of the third are on a device."""
     factory: StoreFactory = request.param
     return factory

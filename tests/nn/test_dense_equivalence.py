@@ -46,7 +46,7 @@ def test_adagrad_equals_a_dense_embedding_bit_for_bit(shape: tuple[int, ...], ma
         torch.autograd.backward((dense - target).square().sum())
         emb.step()
         adagrad(weight, norm, 0.1)
-    assert torch.equal(emb.lookup("feature", torch.arange(NUM_IDS)), weight.detach())
+    assert torch.equal(emb.lookup("feature", torch.arange(NUM_IDS)).cpu(), weight.detach())
 
 
 def test_gradients_accumulated_over_batches_equal_one_dense_step_bit_for_bit() -> None:

@@ -387,3 +387,37 @@ def test_a_reader_that_one_server_refuses_is_kept_by_none() -> None:
         with pytest.raises(FailedPreconditionError):
             store.open_reader("log", at=ahead)
         assert [each._service._rows("rows").history.reader_epoch("log") for each in servers] == [None, None]
+
+
+def test_a_gate_reports_in_the_thread_of_its_caller_that_pushes_may_be_retried() -> None:
+    class Server:
+        def __init__(self) -> None:
+            self.woken_in: list[int] = []
+            self.gate = _core.PushGate(on_open=self.wake)
+
+        def wake(self) -> None:
+            self.woken_in.append(threading.get_ident())
+
+    server = Server()
+    assert server.gate.hold(60.0)
+    assert not server.gate.enter(7, 1, 0)
+    assert server.woken_in == []
+    server.gate.allow({7: 1})
+    server.gate.release()
+    assert server.woken_in == [threading.get_ident()] * 2
+    gone = weakref.ref(server)
+    del server
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_server_is_woken_when_pushes_to_its_dense_weights_may_be_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    woken: list[PsServer] = []
+
+    def wake(server: PsServer) -> None:
+        woken.append(server)
+
+    monkeypatch.setattr(PsServer, "_wake", wake)
+    with PsServer(0, num_ps=1) as server:
+        server.dense.gate.release()
+        assert woken == [server]

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from monolith.ps.server.hosted_publishing import StampTally
+from monolith.ps.server.hosted_publisher import StampTally
 from monolith.tables.batch import BatchStamp
 
 

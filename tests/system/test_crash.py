@@ -42,7 +42,10 @@ def test_a_killed_run_ends_like_one_that_was_not(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", ["reference", "tests/contracts/pipe_store.py:PipeStore"])
+@pytest.mark.parametrize(
+    "store",
+    ["reference", *(f"tests/contracts/{each}" for each in ("pipe_store.py:PipeStore", "device_store.py:DeviceStore"))],
+)
 def test_a_killed_run_ends_like_an_uninterrupted_one_for_every_store(
     store: str, project_root: Path, quick_folder: Path, programs: Programs
 ) -> None:

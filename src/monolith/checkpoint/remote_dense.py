@@ -67,6 +67,11 @@ class RemoteDense(Protocol):
     """The dense weights of a run that owners in other processes keep."""
 
     @property
+    def steps_of_others(self) -> int:
+        """Batches of all other workers, as last reported by the first owner; -1: not reported yet."""
+        ...
+
+    @property
     def names(self) -> Collection[str]:
         """Names of the weights."""
         ...

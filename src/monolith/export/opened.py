@@ -21,7 +21,7 @@ from monolith.tables.snapshot import MANIFEST_NAME, open_source, restore
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from monolith.export.graph_file import LoadedGraph
     from monolith.export.graph_limits import InputShape
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from monolith.export.layout_spec import DenseSpec, FeatureSpec
     from monolith.export.manifest import ExportManifest, RowsPlace
     from monolith.export.signature import Signature
-    from monolith.tables import Schema, Store
+    from monolith.tables import Schema, ServingRows, Store, TableConfig
 
 _TOLERANCE = 1e-3
 """Between two builds of torch: the order of sums may differ."""
@@ -113,9 +113,11 @@ class OpenedExport:
         """Returns store -> schema of its serving rows."""
         return {store: schema_of(text, origin=self._origin) for store, text in self.manifest.stores.items()}
 
-    def new_stores(self) -> dict[str, LocalStore]:
-        """Creates empty serving tables for all stores."""
-        return {store: LocalStore(tables_of(text, origin=self._origin)) for store, text in self.manifest.stores.items()}
+    def new_stores(
+        self, engine: Callable[[Mapping[str, TableConfig]], ServingRows] = LocalStore
+    ) -> dict[str, ServingRows]:
+        """Creates empty serving tables for all stores, with rows in this process or in another engine."""
+        return {store: engine(tables_of(text, origin=self._origin)) for store, text in self.manifest.stores.items()}
 
     def load_rows(self, stores: Mapping[str, Store]) -> int:
         """Loads the rows into tables; returns their number.

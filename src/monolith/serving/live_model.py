@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from monolith.deltalog import DeltaLog
     from monolith.serving.loaded_model import LoadedModel, Weights
     from monolith.serving.promotion.gate import GateVerdict, PromotionGate
-    from monolith.tables.local import LocalStore
+    from monolith.tables import ServingRows
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class LiveRows:
         export: Version of the export from which they were loaded.
     """
 
-    def __init__(self, stores: Mapping[str, LocalStore], log: DeltaLog | None, clock: Clock, *, export: int) -> None:
+    def __init__(self, stores: Mapping[str, ServingRows], log: DeltaLog | None, clock: Clock, *, export: int) -> None:
         self.stores = dict(stores)
         self.export = export
         self.follower = None if log is None else Follower(stores, log, on_dense=self._take, clock=clock)

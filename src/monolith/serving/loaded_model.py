@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from monolith.export import FeatureSpec, LoadedGraph, OpenedExport, Signature
     from monolith.serving.layout import LaidOut
     from monolith.serving.request import Column, EncodedSamples, TypedColumns
-    from monolith.tables.local import LocalStore
+    from monolith.tables import ServingRows
 
 
 Weights = dict[str, Tensor]
@@ -58,7 +58,7 @@ class LoadedModel:
             reason.
     """
 
-    def __init__(self, export: OpenedExport, stores: Mapping[str, LocalStore]) -> None:
+    def __init__(self, export: OpenedExport, stores: Mapping[str, ServingRows]) -> None:
         self.export = export
         self.stores = dict(stores)
         self.weights: Weights = export.weights()
@@ -104,7 +104,7 @@ class _SignatureModel:
     """A graph with the layout of its inputs."""
 
     def __init__(
-        self, name: str, export: OpenedExport, stores: Mapping[str, LocalStore], weights: Mapping[str, Tensor]
+        self, name: str, export: OpenedExport, stores: Mapping[str, ServingRows], weights: Mapping[str, Tensor]
     ) -> None:
         self.name = name
         self.signature: Signature = export.signatures[name]

@@ -23,6 +23,7 @@ from monolith.serving.loaded_model import LoadedModel
 from monolith.serving.log_readiness import lag_reason
 from monolith.serving.prediction import Prediction
 from monolith.serving.version_watch import VersionWatch
+from monolith.tables import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from monolith.export import Signature
     from monolith.serving.prediction import ModelVersion
     from monolith.serving.promotion.gate import PromotionGate
+    from monolith.tables import ServingRows, TableConfig
 
 
 class Predictor(Closing):
@@ -49,6 +51,7 @@ class Predictor(Closing):
             weights stay those of the export.
         gate: Gate that newer versions, and dense weights of the log, must pass before they are served; None: no gate.
         beside: Predictors of other versions of the same folder, whose rows are shared if they are the same.
+        engine: Makes the store of the rows from the configs of its tables; None: a `LocalStore`.
         trial: Whether a child process loads and runs the graphs of the export first, as it does with newer versions.
         clock: Measures waits.
 
@@ -77,12 +80,14 @@ class Predictor(Closing):
         follow: DeltaLog | str | None = None,
         gate: PromotionGate | None = None,
         beside: Sequence[Predictor] = (),
+        engine: Callable[[Mapping[str, TableConfig]], ServingRows] | None = None,
         trial: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         self._follow = follow
         self._gate = gate
+        self._engine = engine or LocalStore
         self._versions = ExportVersions(path)
         self._watch = VersionWatch("predictor", next_version=self._newer, activate=self._activate)
         self._live: LiveModel = self._load([other._live.rows for other in beside], trial=trial)  # noqa: SLF001 - others of its kind
@@ -219,7 +224,7 @@ class Predictor(Closing):
         for rows in beside:
             if self._would_have(rows, newest):
                 return LiveModel(LoadedModel(newest.export, rows.stores), rows, self._gate)
-        stores = newest.with_rows.new_stores()
+        stores = newest.with_rows.new_stores(self._engine)
         log = DeltaLog(self._follow) if isinstance(self._follow, str) else self._follow
         version = newest.with_rows.manifest.version
         if log is not None and has_base_of_all(log, stores):
@@ -228,7 +233,7 @@ class Predictor(Closing):
             if rows.begin(live):
                 return live
             rows.leave(live)
-            stores = newest.with_rows.new_stores()  # the base of the log is incomplete
+            stores = newest.with_rows.new_stores(self._engine)  # the base of the log is incomplete
         newest.with_rows.load_rows(stores)
         rows = LiveRows(stores, log, self._clock, export=version)
         return LiveModel(LoadedModel(newest.export, stores), rows, self._gate)

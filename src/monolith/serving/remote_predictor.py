@@ -29,7 +29,7 @@ from monolith.serving.shards.remote_rows import RemoteRows
 from monolith.serving.shards.row_versions import DenseSet, DenseSets
 from monolith.serving.shards.shard_tables import wire_names
 from monolith.serving.version_watch import VersionWatch
-from monolith.tables import ALL_BUCKETS, KeyedRows, Segment, TableConfig, write_keyed
+from monolith.tables import ALL_BUCKETS, KeyedRows, Segment, TableConfig
 from monolith.tables.local import LocalStore
 
 if TYPE_CHECKING:
@@ -366,9 +366,7 @@ class EntryModel:
                 np.concatenate([keys[table][1] for table in own]),
                 told=False,
             )
-            write_keyed(
-                store, known, np.concatenate([fetched.rows[table].numpy().reshape(-1) for table in own]), finite=False
-            )
+            store.overwrite(known, np.concatenate([fetched.rows[table].numpy().reshape(-1) for table in own]))
 
 
 def _require_shards(version: FoundExport, remote: RemoteRows) -> None:

@@ -54,9 +54,9 @@ from .initializers import RandomUniform as RandomUniform
 from .initializers import Zeros as Zeros
 from .keyed_rows import UNTOLD as UNTOLD
 from .keyed_rows import KeyedRows as KeyedRows
+from .keyed_rows import KeyedValues as KeyedValues
 from .keyed_rows import buckets_of_keys as buckets_of_keys
 from .keyed_rows import keys_in as keys_in
-from .keyed_rows import read_keyed as read_keyed
 from .keyed_rows import write_keyed as write_keyed
 from .local.store import LocalShards as LocalShards
 from .local.store import LocalStore as LocalStore
@@ -79,6 +79,9 @@ from .slot_keys import slots_of_keys as slots_of_keys
 from .slot_keys import wide_index_of as wide_index_of
 from .store import LoadReport as LoadReport
 from .store import PreparedRestore as PreparedRestore
+from .store import RemoteRows as RemoteRows
+from .store import RowOwners as RowOwners
+from .store import ServingRows as ServingRows
 from .store import Store as Store
 from .store import StoreStats as StoreStats
 from .store import Traits as Traits

@@ -6,24 +6,25 @@ have to be passed.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from monolith import _core
 from monolith.errors import InvalidArgumentError
-from monolith.tables.arrays import NO_STEP
 from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS, NUM_BUCKETS
 from monolith.tables.slot_keys import has_explicit_bucket
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from collections.abc import Iterator, Sequence
 
-    from monolith.tables.local.store import LocalStore
+    from numpy.typing import NDArray
+    from torch import Tensor
+
     from monolith.tables.schema import Schema
+    from monolith.tables.store import ServingRows, Store
 
 UNTOLD = -1
 """Stands for a bucket that the key itself determines."""
@@ -40,6 +41,24 @@ class KeyedRows:
     """Bucket of each key."""
     told: bool
     """Whether every key determines its bucket."""
+
+    def by_table(self, dims: Sequence[int], values: NDArray[np.float32]) -> Iterator[tuple[slice, NDArray[np.float32]]]:
+        """Yields the positions of the keys of each table, and their rows [n, dim]: views of flat values."""
+        at = 0
+        splits = self.splits.tolist()
+        for begin, end, dim in zip(splits, splits[1:], dims, strict=False):
+            size = (end - begin) * dim
+            yield slice(begin, end), values[at : at + size].reshape(-1, dim)
+            at += size
+
+
+class KeyedValues(NamedTuple):
+    """The rows of some keys."""
+
+    values: Tensor
+    """float32: the rows end to end in the order of the keys, on the device of the store; a key without a row: zeros."""
+    num_found: int
+    """Number of keys that have a row; equal keys count each."""
 
 
 def buckets_of_keys(
@@ -80,7 +99,7 @@ def buckets_of_keys(
     return KeyedRows(keys, splits, buckets.astype(np.uint16), bool(is_explicit.all()))
 
 
-def keys_in(store: LocalStore, buckets: range) -> KeyedRows:
+def keys_in(store: Store, buckets: range) -> KeyedRows:
     """Returns the keys of all rows in some buckets."""
     tables: list[list[tuple[NDArray[np.int64], int]]] = [[] for _ in store.schema.names]
     with store.cut() as cut:
@@ -96,71 +115,16 @@ def keys_in(store: LocalStore, buckets: range) -> KeyedRows:
     )
 
 
-def read_keyed(store: LocalStore, keyed: KeyedRows) -> NDArray[np.float32]:
-    """Returns the rows end to end in the order of the keys, flat; a key without a row reads zeros."""
-    dims = np.array(store.native.dims, np.int64)
-    values = np.empty(int((np.diff(keyed.splits) * dims).sum()), np.float32)
-    if keyed.told:
-        store.native.core.lookup(keyed.keys, keyed.splits, values, 0)
-        return values
-    at = 0
-    for number, dim in enumerate(dims.tolist()):
-        begin, end = int(keyed.splits[number]), int(keyed.splits[number + 1])
-        rows = values[at : at + (end - begin) * dim].reshape(-1, dim)
-        _read_table(store, number, keyed, rows)
-        at += rows.size
-    return values
-
-
-def write_keyed(store: LocalStore, keyed: KeyedRows, values: NDArray[np.float32], *, finite: bool = True) -> int:
-    """Overwrites weights, timed now; the last of equal keys wins. All rows are checked before any is written.
-
-    Args:
-        store: Its rows are changed.
-        keyed: Keys of the rows.
-        values: Flat, as `read_keyed` gives them.
-        finite: Reject weights that are NaN or infinite.
-
-    Returns:
-        The number of rows passed.
+def write_keyed(store: ServingRows, keyed: KeyedRows, values: NDArray[np.float32]) -> int:
+    """Overwrites weights like `ServingRows.overwrite`, if all are finite; returns the number of rows passed.
 
     Raises:
-        InvalidArgumentError: a weight is not a number that can be served.
+        InvalidArgumentError: a weight is NaN or infinite; no row was written.
     """
-    dims = store.native.dims
-    ends = np.cumsum([0, *(np.diff(keyed.splits) * dims).tolist()])
-    parts = [values[begin:end].reshape(-1, dim) for begin, end, dim in zip(ends, ends[1:], dims, strict=False)]
-    if finite:
-        bad = np.concatenate([~np.isfinite(part).all(axis=1) for part in parts])
-        _refuse(store.schema, keyed.keys, keyed.splits, bad, "has a weight that is NaN or infinite")
-    clock = store.native.event_clock
-    bounded = clock.bounded(np.full(len(keyed.keys), int(time.time()), np.int64))
-    for number, part in enumerate(parts):
-        own = slice(keyed.splits[number], keyed.splits[number + 1])
-        if len(part):
-            store.native.core.assign(
-                number,
-                np.ascontiguousarray(keyed.keys[own]),
-                np.ascontiguousarray(part).reshape(-1),
-                np.ascontiguousarray(bounded.times[own]),
-                False,
-                NO_STEP,
-                np.ascontiguousarray(keyed.buckets[own]),
-            )
-    clock.count(bounded)
+    finite = [np.isfinite(rows).all(axis=1) for _, rows in keyed.by_table(store.schema.dims, values)]
+    _refuse(store.schema, keyed.keys, keyed.splits, ~np.concatenate(finite), "has a weight that is NaN or infinite")
+    store.overwrite(keyed, values)
     return len(keyed.keys)
-
-
-def _read_table(store: LocalStore, number: int, keyed: KeyedRows, rows: NDArray[np.float32]) -> None:
-    own = slice(keyed.splits[number], keyed.splits[number + 1])
-    keys = np.ascontiguousarray(keyed.keys[own])
-    if not len(keys):
-        return
-    splits = store.native.splits_for(number, len(keys))
-    plan = store.native.core.plan(keys, splits, True, np.ascontiguousarray(keyed.buckets[own]))
-    distinct_rows = np.empty(plan.num_unique * rows.shape[1], np.float32)
-    store.native.core.read(plan, distinct_rows, 0)
-    rows[:] = distinct_rows.reshape(-1, rows.shape[1])[plan.inverse]
 
 
 def _refuse(

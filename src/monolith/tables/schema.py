@@ -7,11 +7,12 @@ change between two runs without making old rows unreadable.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from monolith.errors import DataLossError, FailedPreconditionError
+from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 from monolith.ids import NUM_SLOTS_V2
 
 _TABLE_PREFIX = "monolith-table/1"
@@ -146,6 +147,14 @@ class Schema:
         """Weights of a row, per table."""
         return tuple(table.dim for table in self.tables)
 
+    def number_of(self, name: str) -> int:
+        """Returns the number of a table, its position in the order of names.
+
+        Raises:
+            InvalidArgumentError: no such table; names the closest one.
+        """
+        return table_number(self.names, name)
+
     def num_bytes(self, rows: Mapping[str, int], *, state: bool) -> int:
         """Returns the approximate bytes of these rows in a file, without filters and headers of blocks."""
         return sum(rows[table.name] * (12 + table.payload_bytes(state=state)) for table in self.tables)
@@ -202,6 +211,20 @@ class Schema:
         differences = self.differences(other)
         if differences:
             raise FailedPreconditionError(f"{origin}: schema does not match this store: " + "; ".join(differences))
+
+
+def table_number(names: tuple[str, ...], name: str) -> int:
+    """Returns the position of a table among these names.
+
+    Raises:
+        InvalidArgumentError: no such table; names the closest one.
+    """
+    try:
+        return names.index(name)
+    except ValueError:
+        close = difflib.get_close_matches(str(name), names, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else f"the tables are {', '.join(names)}"
+        raise InvalidArgumentError(f"unknown table {name!r}; {hint}") from None
 
 
 def _slot_numbers(name: str, text: str) -> tuple[int, ...]:

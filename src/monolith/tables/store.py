@@ -15,6 +15,9 @@ The lifecycle of a batch::
 The clock is the stamp: (worker, number of that worker's batch). A store has no global number of updates: many workers
 push to many owners without an order among them. An owner stores the last stamp of every worker together with its rows
 and changes both under one gate; only that pair is atomic. Owners may differ by the pushes in flight.
+
+Some engines can do more, which callers find out by `isinstance(store, ...)` with an optional protocol: `RemoteRows` and
+`ServingRows` below, and `PublishedRows` of `monolith.deltalog.publish`.
 """
 
 from __future__ import annotations
@@ -26,11 +29,15 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
+    from monolith import _core
     from monolith.tables.batch import Applied, BatchStamp, Pending, Plan, Rows, Update
     from monolith.tables.formats.row_block import RowBlock
     from monolith.tables.history import ChangePosition, ChangeReader, Cut, OwnerClock
+    from monolith.tables.keyed_rows import KeyedRows, KeyedValues
     from monolith.tables.schema import Schema
     from monolith.tables.snapshot.manifest import SnapshotManifest
     from monolith.tables.snapshot.restore import RestoreReport
@@ -195,6 +202,14 @@ class Store(Protocol):
         """Properties of this engine."""
         ...
 
+    @property
+    def owned(self) -> Sequence[range]:
+        """The buckets of each owner of rows, in the order of `WorkerSession.applied_by_server`; together all buckets.
+
+        An engine with one owner has `(ALL_BUCKETS,)`.
+        """
+        ...
+
     # Batches
 
     def join(self, worker: int) -> WorkerSession:
@@ -307,4 +322,79 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Ends its threads, connections and readers. Idempotent."""
+        ...
+
+
+# Optional
+
+
+class RowOwners(Protocol):
+    """The owners of a store's rows, which can lose their state one by one."""
+
+    @property
+    def owned(self) -> Sequence[range]:
+        """The buckets of each owner."""
+        ...
+
+    def uninitialized(self) -> Sequence[int]:
+        """Returns the owners without state: `set_initialized` was not called since they started."""
+        ...
+
+    def set_initialized(self) -> None:
+        """Marks all owners as having state, for as long as they run."""
+        ...
+
+    def resume(self, lost: Sequence[int], *, applied: Sequence[OwnerClock], generation: int) -> None:
+        """Like `Store.resume`, for these owners alone; the others are unchanged."""
+        ...
+
+
+@runtime_checkable
+class RemoteRows(Protocol):
+    """Optional: rows of owners that outlive this process, also serve other workers, and can be lost one by one."""
+
+    @property
+    def name(self) -> str:
+        """Name of the store at its owners."""
+        ...
+
+    @property
+    def owners(self) -> RowOwners:
+        """The owners, for a restore of those that were lost; without it they are restored together."""
+        ...
+
+    @property
+    def steps_of_others(self) -> int:
+        """Batches of all other workers, as last reported by the first owner; -1: not reported yet."""
+        ...
+
+    def refresh_newest_time(self) -> None:
+        """Refreshes the newest time from the owners, after another process has replaced their rows."""
+        ...
+
+
+@runtime_checkable
+class ServingRows(Store, Protocol):
+    """Optional: a store whose rows requests read by their keys, without a worker; `monolith.serving` needs it."""
+
+    @property
+    def core(self) -> _core.Group | None:
+        """The rows as the core's kernels take them, which look up and pool all rows of a request in one call.
+
+        None: they are not in the core. Then requests call `lookup`, and the rows are pooled on their device.
+        """
+        ...
+
+    def lookup(self, keyed: KeyedRows, *, step: int = 0) -> KeyedValues:
+        """Returns the current rows of keys that `buckets_of_keys` has checked. Safe beside writers: no row is torn.
+
+        `step` is for quantisers of training, as in `WorkerSession.read`.
+        """
+        ...
+
+    def overwrite(self, keyed: KeyedRows, values: NDArray[np.float32]) -> None:
+        """Overwrites the weights of keys, timed now, by flat values in the order of `lookup`; the last of equals wins.
+
+        Rows of absent keys are created. Weights that are not finite are stored as they are.
+        """
         ...

@@ -101,7 +101,7 @@ class Sides:
         """Returns the read rows of tables that need them again in the update, or None without such tables."""
         if not self._uses_latest.any():
             return None
-        return values[torch.from_numpy(self._uses_latest[self._owners(plan)])]
+        return values[torch.from_numpy(self._uses_latest[self._owners(plan)]).to(values.device)]
 
     def _owners(self, plan: Plan) -> NDArray[np.int64]:
         """Returns int64 [num_values]: the table of each float."""
@@ -127,7 +127,8 @@ class Sides:
         ]
         plans = self._plan(self.stores, rows_by_table, BatchStamp(worker=0, seq=2**40))
         rows = [
-            store.read(plan, step=_STEP).result().values.numpy() for store, plan in zip(self.stores, plans, strict=True)
+            store.read(plan, step=_STEP).result().values.cpu().numpy()
+            for store, plan in zip(self.stores, plans, strict=True)
         ]
         require_close("rows", *rows, exact=self.exact)
         self.same("rows, applied, open plans, times ahead", self.stores, _numbers)
@@ -296,7 +297,7 @@ class ContractWorker:
         ]
         engine, reference = (side.values for side in rows)
         require_same("last batch seen", [side.seen for side in rows], [self._last] * 2)
-        require_close("rows for training", engine.numpy(), reference.numpy(), exact=self._sides.exact)
+        require_close("rows for training", engine.cpu().numpy(), reference.cpu().numpy(), exact=self._sides.exact)
         return _OpenBatch(batch, stamp, plans, (engine, reference))
 
     def _push(self, batches: Sequence[_OpenBatch], how: Apply, previous: int) -> tuple[Applied, Applied]:
@@ -322,7 +323,10 @@ class ContractWorker:
             scale=how.scale,
             latest=None if None in latest else [rows for rows in latest if rows is not None],
         )
-        gradients = [self._sides.gradient(plan, batch.batch) for plan, batch in zip(plans, batches, strict=True)]
+        device = self._sides.stores[side].traits.device
+        gradients = [
+            self._sides.gradient(plan, batch.batch).to(device) for plan, batch in zip(plans, batches, strict=True)
+        ]
         return session.apply(list(zip(plans, gradients, strict=True)), rule).result()
 
     def _rates(self) -> torch.Tensor:
@@ -340,11 +344,11 @@ class ContractWorker:
         nothing = OperationBatch(ids=((),) * len(self._sides.configs))
         plans = self._sides.plan(former, nothing, BatchStamp(worker=self._number, seq=2**40))
         rule = Update(step=0, learning_rates=self._rates(), times=0, previous=self._last)
-        for session, plan in zip(former, plans, strict=True):
+        for side, (session, plan) in enumerate(zip(former, plans, strict=True)):
             session.read(plan, after=NOTHING_APPLIED, step=0, train=False).result()
             calls: dict[str, Callable[[WorkerSession], object]] = {
                 "read": partial(_read_for_training, plan=plan),
-                "apply": partial(_apply_nothing, plan=plan, rule=rule),
+                "apply": partial(_apply_nothing, plan=plan, rule=rule, device=self._sides.stores[side].traits.device),
                 "flush": lambda handle: handle.flush(timeout_seconds=_TIMEOUT_SECONDS),
                 "cut": lambda handle: handle.cut().release(),
                 "evict": lambda handle: handle.evict(now=0),
@@ -357,5 +361,5 @@ def _read_for_training(session: WorkerSession, *, plan: Plan) -> object:
     return session.read(plan, after=NOTHING_APPLIED, step=0, train=True).result()
 
 
-def _apply_nothing(session: WorkerSession, *, plan: Plan, rule: Update) -> object:
-    return session.apply([(plan, torch.zeros(0))], rule).result()
+def _apply_nothing(session: WorkerSession, *, plan: Plan, rule: Update, device: str) -> object:
+    return session.apply([(plan, torch.zeros(0, device=device))], rule).result()

@@ -63,6 +63,7 @@ class ReferenceStore:
         self.tables = [DictionaryTable(_known(config)) for config in sorted_by_name(configs)]
         self.schema = Schema(tuple(table.schema for table in self.tables))
         self.traits = Traits()
+        self.owned = (ALL_BUCKETS,)
         self.clocks = ReferenceClocks()
         self.history = ReferenceHistory(self.tables, self.lock)
         self._open_plans = 0

@@ -16,11 +16,11 @@ from __future__ import annotations
 import itertools
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith import collective
 from monolith.collective import AveragingConfig, Call, LockStep, RaisedByAllError, average_gradients, told
-from monolith.collective.sharded import ShardedStore
+from monolith.collective.sharded import ShardedStore, sharded_stores
 from monolith.errors import InvalidArgumentError
 from monolith.nn import without_rows
 from monolith.train._rank_words import RankAgreement, gather_texts
@@ -153,7 +153,7 @@ class RankPart:
 
     def attach(self, state: TrainState) -> None:
         """Takes the stores of a model, whose calls a rank without a batch follows; those on servers make none."""
-        self.stores = [cast("ShardedStore", each) for each in state.stores.values() if each.traits.collective]
+        self.stores = list(sharded_stores(state.stores).values())
 
     def begin_alike(self, state: TrainState) -> None:
         """Refuses ranks with other models or steps, and gives all of them the dense weights of rank 0."""

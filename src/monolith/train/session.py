@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 from monolith.checkpoint import TrainState
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from monolith.hook import Call, Hook
-    from monolith.ps.client import PsWorkerSession
     from monolith.ps.dense import DenseServers
     from monolith.train.device_placement import DevicePlacement
     from monolith.train.history import History
@@ -425,10 +424,7 @@ class Session:
 
     def _join_servers(self) -> list[OwnerProgress]:
         """Joins at every server, of every store and of the dense weights; what each of them has."""
-        rows = [
-            cast("PsWorkerSession", embeddings.join(self._worker_index)).applied_by_server
-            for embeddings in self._embeddings
-        ]
+        rows = [embeddings.join(self._worker_index).applied_by_server for embeddings in self._embeddings]
         known = [OwnerProgress(server, stamp) for stamps in rows for server, stamp in enumerate(stamps)]
         dense = self._dense.join(self._worker_index)
         return known + [OwnerProgress(server, stamp, is_dense=True) for server, stamp in dense.items()]

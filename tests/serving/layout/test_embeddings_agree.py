@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from contracts.device_store import DeviceStore
 from monolith.data import Ids, Parser
 from monolith.data.protos.example_pb2 import ExampleBatch, FeatureListType
 from monolith.export.layout_spec import FeatureSpec
@@ -116,7 +117,11 @@ def test_served_rows_give_the_outputs_of_evaluation(compressor: Any) -> None:
         expected = embeddings(dict(parser.parse([data]).items()))
         laid_out = layout.from_bytes(data, "example_batch")
         training = Layout(features_of(embeddings), {"rows": embeddings.store}).from_bytes(data, "example_batch")
+        device = Layout(features_of(embeddings), {"rows": DeviceStore({}, rows=rows)}).from_bytes(data, "example_batch")
+        assert (device.num_ids, device.num_found) == (laid_out.num_ids, laid_out.num_found)
+        assert any(each.wide_slots for each in rows.schema.tables)
         for name, output in expected.items():
+            torch.testing.assert_close(device.inputs[name], output)
             assert torch.equal(laid_out.inputs[name].view(torch.int32), output.contiguous().view(torch.int32)), name
             assert torch.equal(training.inputs[name].view(torch.int32), output.contiguous().view(torch.int32)), name
         assert 0 < laid_out.num_found < laid_out.num_ids

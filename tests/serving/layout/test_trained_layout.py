@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from contracts.device_store import DeviceStore
 from monolith.data.protos.example_pb2 import ExampleBatch, FeatureConfigs, OutType
-from monolith.errors import FailedPreconditionError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.serving.layout import Layout, TrainedLayout
 from monolith.tables import LocalStore, Segment, TableConfig, row_optimizers
 from monolith.tensors import Ragged
@@ -114,9 +115,11 @@ def expected_outputs(rows: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     }
 
 
-def test_rows_learn_what_torch_computes_for_every_pooling_and_form() -> None:
+@pytest.mark.parametrize("place", ["core", "device"])
+def test_rows_learn_what_torch_computes_for_every_pooling_and_form(place: str) -> None:
     store, rows = store_of()
-    trained = TrainedLayout(Layout(FEATURES, {"rows": store}, outputs=configs()))
+    engine = store if place == "core" else DeviceStore({}, rows=store)
+    trained = TrainedLayout(Layout(FEATURES, {"rows": engine}, outputs=configs()))
     inputs = trained.from_columns({name: Ragged.from_lists(lists) for name, lists in LISTS.items()}).inputs
     expected = expected_outputs(rows)
     assert set(inputs) == set(expected)
@@ -135,6 +138,13 @@ def test_rows_learn_what_torch_computes_for_every_pooling_and_form() -> None:
         learned.lookup(np.array(IDS, np.int64), splits, values, 0)
         wanted = (each.detach() - RATE * each.grad)[1:]
         torch.testing.assert_close(torch.from_numpy(values).view(len(IDS), -1), wanted)
+
+
+def test_a_store_without_learning_rates_is_refused() -> None:
+    store = DeviceStore({"t": TableConfig([Segment(3)])})
+    del store.learning_rates_at
+    with pytest.raises(InvalidArgumentError, match="store 'rows': DeviceStore has no learning_rates_at"):
+        TrainedLayout(Layout([feature("f", "t", (3,))], {"rows": store}))
 
 
 def test_ids_after_a_sequence_get_no_gradient_and_are_not_inserted() -> None:

@@ -3,4 +3,3 @@ from .adapting import Parts as Parts
 from .restoring import LoadedCheckpoint as LoadedCheckpoint
 from .restoring import Prepared as Prepared
 from .restoring import restore_model as restore_model
-from .store_restore import part_owners as part_owners

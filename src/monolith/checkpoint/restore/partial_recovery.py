@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from monolith.checkpoint.restore.adapting import ALL_PARTS, Parts
-from monolith.checkpoint.restore.store_restore import PartOwners, part_owners
 from monolith.checkpoint.state_dicts import model_state
 from monolith.errors import InvalidArgumentError
+from monolith.tables import RemoteRows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint.remote_dense import RemoteDense
     from monolith.checkpoint.train_state import TrainState
+    from monolith.tables import RowOwners
 
 EVERYWHERE_ELSE = ""
 """The device of everything below no module of the device map; always restored."""
@@ -107,7 +108,7 @@ class PsMonitor:
         for name in () if served else self.devices:
             self._initialized.add(self._module(state, name))
 
-    def owners(self, state: TrainState) -> dict[str, PartOwners]:
+    def owners(self, state: TrainState) -> dict[str, RowOwners]:
         """Returns store -> the servers that have its rows; empty where devices are modules.
 
         Raises:
@@ -115,8 +116,7 @@ class PsMonitor:
         """
         if self._num_ps is None:
             return {}
-        stores = {name: part_owners(store) for name, store in state.stores.items()}
-        served = {name: owners for name, owners in stores.items() if owners is not None}
+        served = {name: store.owners for name, store in state.stores.items() if isinstance(store, RemoteRows)}
         for name, owners in served.items():
             if len(owners.owned) != self._num_ps:
                 raise InvalidArgumentError(
@@ -125,7 +125,7 @@ class PsMonitor:
                 )
         return served
 
-    def _served(self, state: TrainState) -> list[PartOwners | RemoteDense]:
+    def _served(self, state: TrainState) -> list[RowOwners | RemoteDense]:
         dense = [] if state.dense is None or self._num_ps is None else [state.dense]
         return [*self.owners(state).values(), *dense]
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from monolith.checkpoint.catalog import Catalog, full_local_path
 from monolith.checkpoint.cut import require_folder_name
 from monolith.checkpoint.state_files import split_path
 from monolith.checkpoint.writing import ASSETS
 from monolith.files import open_storage
-from monolith.tables import ALL_BUCKETS, shared_buckets
+from monolith.tables import ALL_BUCKETS, RemoteRows, shared_buckets
 from monolith.tables.formats import BlockKind
 from monolith.tables.local import agreed_stamps
 from monolith.tables.snapshot import MANIFEST_NAME, blocks_of, match_tables, open_source, save_cut
@@ -26,32 +26,6 @@ if TYPE_CHECKING:
     from monolith.tables.snapshot import RestoreReport, SnapshotManifest
 
 
-class PartOwners(Protocol):
-    """The owners of a store's rows. A store that has them has an attribute `owners`; `monolith.ps.PsStore` does."""
-
-    @property
-    def owned(self) -> Sequence[range]:
-        """The buckets of each owner."""
-        ...
-
-    def uninitialized(self) -> Sequence[int]:
-        """Returns the owners without state: `set_initialized` was not called since they started."""
-        ...
-
-    def set_initialized(self) -> None:
-        """Marks all owners as having state, for as long as they run."""
-        ...
-
-    def resume(self, lost: Sequence[int], *, applied: Sequence[OwnerClock], generation: int) -> None:
-        """Like `Store.resume`, for these owners alone; the others are unchanged."""
-        ...
-
-
-def part_owners(store: object) -> PartOwners | None:
-    """Returns the owners of a store's rows that can be lost one by one; None: they are lost together."""
-    return cast("PartOwners | None", getattr(store, "owners", None))
-
-
 logger = logging.getLogger(__name__)
 
 
@@ -61,6 +35,11 @@ class RestoredRows(Protocol):
     @property
     def schema(self) -> Schema:
         """Schema of the rows."""
+        ...
+
+    @property
+    def owned(self) -> Sequence[range]:
+        """The buckets of each owner."""
         ...
 
     def prepare_restore(
@@ -102,7 +81,7 @@ class StoreRestore:
         self._store = store
         self._ignore_unknown_tables = ignore_unknown_tables
         self._lost = lost
-        self._owners = None if lost is None else part_owners(store)
+        self._owners = store.owners if lost is not None and isinstance(store, RemoteRows) else None
         self._filters: list[tuple[range, list[RowBlock]]] = []
         with ExitStack() as undone:
             sources = [undone.enter_context(closing(open_source(folder))) for folder in folders]
@@ -158,7 +137,7 @@ class StoreRestore:
         Raises:
             FailedPreconditionError: an owner would get buckets whose clocks differ.
         """
-        for owner, buckets in enumerate(getattr(self._store, "owned", (ALL_BUCKETS,))):
+        for owner, buckets in enumerate(self._store.owned):
             if self._lost is None or owner in self._lost:
                 agreed_stamps(self.applied, buckets)
 

@@ -75,7 +75,7 @@ def memory_bytes(table: HashTable) -> int:
 
 def row_bytes(table: HashTable) -> int:
     """Bytes of one row: header, weights, state, padding."""
-    return table.native.core.row_bytes(0)
+    return table.store.core.row_bytes(0)
 
 
 def save_in_background(table: HashTable, path: Path, *, bytes_per_second: int) -> None:

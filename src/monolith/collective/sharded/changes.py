@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.collective.sharded.calls import pack, settled_here, unpack
 from monolith.deltalog import rows_part
-from monolith.deltalog.publish import PartPublisher
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables import ALL_BUCKETS, ChangePosition, bucket_bounds
 from monolith.tables.formats import PackedBlocks
@@ -20,9 +19,8 @@ if TYPE_CHECKING:
 
     from monolith.collective.sharded.calls import BlockStreams, RankCalls
     from monolith.deltalog import DeltaLog
-    from monolith.deltalog.publish import Trained
+    from monolith.deltalog.publish import LocalPublisher, Trained
     from monolith.tables.formats import RowBlock
-    from monolith.tables.local import LocalStore
 
 
 class ReaderCalls:
@@ -129,68 +127,51 @@ class ShardedReader:
             self._calls.run("close reader of", self._local)
 
 
-class RankWithoutRows:
-    """`monolith.deltalog.publish.store_publisher.StorePublisher` of a rank that keeps no rows.
+class ShardedPublisher:
+    """`monolith.deltalog.publish.StorePublisher` of the rows of one rank.
 
     Args:
         name: Name of the store.
-        log: Log of the other ranks.
+        log: Log of all ranks.
         owned: The buckets of each rank.
+        own: Publisher of the rows of this rank; None: it keeps none.
     """
 
     has_own_clock = False
 
-    def __init__(self, name: str, log: DeltaLog, owned: Sequence[range]) -> None:
+    def __init__(self, name: str, log: DeltaLog, owned: Sequence[range], own: LocalPublisher | None) -> None:
         self._log = log
         self._of_all = [rows_part(name, buckets) for buckets in owned if buckets]
+        self._own = own
 
     @property
     def numbers(self) -> dict[str, int]:
-        """Returns no numbers: the rank writes to no `part`."""
-        return {}
+        """The `part` of this rank -> number of its last increment."""
+        return {} if self._own is None else self._own.numbers
 
     def open(self) -> None:
-        """Does nothing: there is no `part` to claim."""
+        """Claims the `part` of this rank."""
+        if self._own is not None:
+            self._own.open()
 
-    def publish(self, trained: Trained) -> int:  # noqa: ARG002 - the others know it too
-        """Publishes nothing."""
-        return 0
+    def publish(self, trained: Trained) -> int:
+        """Writes the changes of this rank."""
+        return 0 if self._own is None else self._own.publish(trained)
 
     def needs(self) -> dict[str, int]:
-        """Returns how far all ranks have logged."""
+        """Returns how far all ranks have logged; the logs of other ranks may lack changes of this interval."""
         extents = {part: self._log.extent(part) for part in self._of_all}
         return {part: extent.next - 1 for part, extent in extents.items() if extent is not None}
 
     def before_cut(self) -> dict[str, int]:
-        """Returns nothing: the other ranks report it."""
-        return {}
+        """Returns the numbers of this rank; the other ranks report theirs."""
+        return {} if self._own is None else self._own.before_cut()
 
-    def after_cut(self, mark: ChangePosition) -> dict[str, ChangePosition]:  # noqa: ARG002 - the same
-        """Returns nothing: the other ranks report it."""
-        return {}
+    def after_cut(self, mark: ChangePosition) -> dict[str, ChangePosition]:
+        """Returns the mark of this rank; the other ranks report theirs."""
+        return {} if self._own is None else self._own.after_cut(mark)
 
     def close(self) -> None:
-        """Does nothing: no resources are held."""
-
-
-class RankPublisher(PartPublisher):
-    """The publisher of one rank's `part`.
-
-    Args:
-        name: Name of the store.
-        rows: Rows of this rank.
-        log: Log of the changes.
-        owned: The buckets of each rank.
-        rank: This rank.
-        options: Options of `PartPublisher`, by name.
-    """
-
-    def __init__(
-        self, name: str, rows: LocalStore, log: DeltaLog, *, owned: Sequence[range], rank: int, **options: Any
-    ) -> None:
-        super().__init__(name, rows, log, buckets=owned[rank], **options)
-        self._all = RankWithoutRows(name, log, owned)
-
-    def needs(self) -> dict[str, int]:
-        """Returns how far all ranks have logged; the logs of other ranks may lack changes of this interval."""
-        return self._all.needs()
+        """Stops publishing."""
+        if self._own is not None:
+            self._own.close()

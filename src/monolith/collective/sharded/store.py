@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -16,7 +17,7 @@ from monolith import environment
 from monolith.collective import calls
 from monolith.collective.serial_executor import RaisedByAllError
 from monolith.collective.sharded.calls import BlockStreams, RankCalls, gather_texts, pack, unpack
-from monolith.collective.sharded.changes import RankPublisher, RankWithoutRows, ReaderCalls, ShardedReader
+from monolith.collective.sharded.changes import ReaderCalls, ShardedPublisher, ShardedReader
 from monolith.collective.sharded.exchange import AlltoallMetrics, RankReads, RowExchange, alltoall_metrics
 from monolith.collective.sharded.joined import ShardedWorkerSession
 from monolith.collective.sharded.owner import RowOwner
@@ -24,6 +25,7 @@ from monolith.collective.sharded.plan import IdMessage, ShardedPlan
 from monolith.collective.sharded.snapshots import CutCalls, RestoreCalls, ShardedCut, ShardedRestore
 from monolith.collective.sharded.update import HandedOver, RankUpdates
 from monolith.collective.sharded.whole import WholeCalls
+from monolith.deltalog.publish import LocalPublisher
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables import (
     ALL_BUCKETS,
@@ -62,7 +64,7 @@ if TYPE_CHECKING:
     from monolith.collective.serial_executor import LineCall, SerialExecutor
     from monolith.collective.wire import Wire
     from monolith.deltalog import DeltaLog
-    from monolith.deltalog.publish import StorePublisher, StorePublishingConfig
+    from monolith.deltalog.publish import StorePublishingConfig
     from monolith.tables import (
         Applied,
         BatchStamp,
@@ -281,25 +283,18 @@ class ShardedStore(NativeStore[ShardedPlan]):
         """Opens a reader of the changes of all ranks."""
         return self._readers.open(name, at)
 
-    def open_publisher(self, name: str, log: DeltaLog, publishing_config: StorePublishingConfig) -> StorePublisher:
-        """Returns a publisher of the changes of this rank; see `deltalog.publish.store_publisher.PublishesItself`.
+    def open_publisher(self, name: str, log: DeltaLog, publishing_config: StorePublishingConfig) -> ShardedPublisher:
+        """Returns a publisher of the changes of this rank; see `deltalog.publish.PublishedRows`.
 
         It makes no call to other ranks, and creates marks of its own: readers of all ranks cannot be open at the same
         time.
         """
-        rank = self._wire.rank
-        if not self.owned[rank]:
-            return RankWithoutRows(name, log, self.owned)
-        return RankPublisher(
-            name,
-            self._local,
-            log,
-            owned=self.owned,
-            rank=rank,
-            restored=publishing_config.restored,
-            record_bytes=publishing_config.record_bytes,
-            open_reader=lambda at: self._history.open_reader("delta-log", at),
-        )
+        own = self.owned[self._wire.rank]
+        publisher = None
+        if own:
+            open_reader = partial(self._history.open_reader, "delta-log")
+            publisher = LocalPublisher(name, self._local, log, publishing_config, buckets=own, open_reader=open_reader)
+        return ShardedPublisher(name, log, self.owned, publisher)
 
     def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
         """Marks rows as changed, and absent ids as removed."""

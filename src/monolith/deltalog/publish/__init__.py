@@ -1,7 +1,7 @@
 """Publishing: writes the changed rows of a run to its delta log, wherever the rows are stored.
 
 Below parameter servers and ranks, which publish their own buckets. `publisher.py` has the publishing thread,
-`part_publisher.py` writes one part of a log, `monolith.hooks.publish` attaches both to a session;
+`local_publisher.py` writes one part of a log, `monolith.hooks.publish` attaches both to a session;
 `monolith.deltalog.follow` has the readers.
 """
 

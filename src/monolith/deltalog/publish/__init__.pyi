@@ -1,10 +1,11 @@
 from .erasing import checkpoints_at as checkpoints_at
 from .erasing import erase_from_checkpoint as erase_from_checkpoint
+from .local_publisher import LocalPublisher as LocalPublisher
 from .log_position import POSITION_NAME as POSITION_NAME
 from .log_position import LogPosition as LogPosition
-from .part_publisher import PartPublisher as PartPublisher
 from .publisher import DeltaPublisher as DeltaPublisher
 from .publisher import PublisherConfig as PublisherConfig
+from .store_publisher import PublishedRows as PublishedRows
 from .store_publisher import StorePublisher as StorePublisher
 from .store_publisher import StorePublishingConfig as StorePublishingConfig
 from .store_publisher import Trained as Trained

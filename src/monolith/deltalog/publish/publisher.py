@@ -17,15 +17,16 @@ from monolith.checkpoint import SavedState, checkpoint_exists, tensors_to_bytes
 from monolith.clock import SystemClock
 from monolith.config import Config, config, require_positive
 from monolith.deltalog import DENSE_PART, Base, DeltaLog, IncrementKind, store_of
+from monolith.deltalog.publish.local_publisher import LocalPublisher
 from monolith.deltalog.publish.log_position import LogPosition
-from monolith.deltalog.publish.part_publisher import RECORD_BYTES, PartPublisher
 from monolith.deltalog.publish.store_publisher import (
+    RECORD_BYTES,
     ExamplesTally,
+    PublishedRows,
     StorePublishingConfig,
     Tally,
     Trained,
     named_stores,
-    publishes_itself,
 )
 from monolith.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, NotFoundError, OpError
 from monolith.files import basename
@@ -166,20 +167,10 @@ class DeltaPublisher:
 
     def _follow_store(self, name: str, store: Store) -> StorePublisher:
         options = self._config
-        elsewhere = publishes_itself(store)
-        if elsewhere is not None:
-            return elsewhere.open_publisher(
-                name, self.log, StorePublishingConfig(options.interval, self.restored, options.record_bytes)
-            )
-        return PartPublisher(
-            name,
-            store,
-            self.log,
-            buckets=options.buckets,
-            restored=self.restored,
-            record_bytes=options.record_bytes,
-            open_reader=options.open_reader,
-        )
+        settings = StorePublishingConfig(options.interval, self.restored, options.record_bytes)
+        if isinstance(store, PublishedRows):
+            return store.open_publisher(name, self.log, settings)
+        return LocalPublisher(name, store, self.log, settings, buckets=options.buckets, open_reader=options.open_reader)
 
     @property
     def is_replaced(self) -> bool:

@@ -1,4 +1,7 @@
-"""Interface of the publisher of one store: this process, or the processes that own its rows; and what it publishes.
+"""`StorePublisher`, the publisher of one store to a delta log, and what it publishes.
+
+There is one for each place of rows: `LocalPublisher` for those of this process, `ShardedPublisher` for those of a rank
+(`collective`), and `RemotePublisher` for those on servers (`ps`), each of which runs a `HostedPublisher`.
 
 Stores have the names that the log and the checkpoints of a run use. Rows are compressed for serving. `ExamplesTally`
 counts what was trained since the last increment: the number of examples, and the time of the oldest event.
@@ -9,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from monolith.tables import Schema
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from monolith.tables import BatchStamp, ChangePosition, Store
 
 ONE_STORE = "model"
+RECORD_BYTES = 32 << 20
 
 
 def named_stores(stores: Store | Mapping[str, Store]) -> dict[str, Store]:
@@ -130,16 +134,20 @@ class StorePublisher(Protocol):
 class StorePublishingConfig(NamedTuple):
     """Settings for publishing a store."""
 
-    interval: float
+    interval: float = 1.0
     """Seconds from one increment to the next, for a publisher with its own schedule."""
-    restored: LogPosition | None
+    restored: LogPosition | None = None
     """Position of the log at the checkpoint from which the store was restored; None: unknown."""
-    record_bytes: int
+    record_bytes: int = RECORD_BYTES
     """Approximate maximum size of an increment; larger changes are split."""
 
 
-class PublishesItself(Protocol):
-    """A store whose rows are published by their owners, such as `monolith.ps.PsStore` and the stores of ranks."""
+@runtime_checkable
+class PublishedRows(Protocol):
+    """Optional, for a `monolith.tables.Store`: its owners publish their rows, such as servers and ranks.
+
+    The process of a `DeltaPublisher` publishes the rows of all other stores by itself.
+    """
 
     def open_publisher(self, name: str, log: DeltaLog, publishing_config: StorePublishingConfig) -> StorePublisher:
         """Returns a publisher that follows its rows from now on.
@@ -150,8 +158,3 @@ class PublishesItself(Protocol):
             publishing_config: Settings.
         """
         ...
-
-
-def publishes_itself(store: Store) -> PublishesItself | None:
-    """Returns the store if it provides its own publisher; None if this process publishes all of it."""
-    return cast("PublishesItself", store) if hasattr(store, "open_publisher") else None

@@ -210,10 +210,11 @@ def times_of(passes: Sequence[BatchPass], now: int) -> int | Tensor:
 
 def gradient_norm(passes: Sequence[BatchPass], schema: Schema) -> Tensor:
     """Returns the L2 norm of the gradients of all rows; a row in several passes has the sum of its gradients."""
-    updates = [(batch_pass.plan, batch_pass.gradient.cpu()) for batch_pass in passes if batch_pass.gradient is not None]
+    updates = [(batch_pass.plan, batch_pass.gradient) for batch_pass in passes if batch_pass.gradient is not None]
     if len(updates) == 1:
-        return _norm(updates[0][1])
-    return _norm(torch.stack([_norm(_merged_rows(updates, schema, table)) for table in range(len(schema.tables))]))
+        return _norm(updates[0][1]).cpu()
+    norms = [_norm(_merged_rows(updates, schema, table)).cpu() for table in range(len(schema.tables))]
+    return _norm(torch.stack(norms))
 
 
 def _norm(values: Tensor) -> Tensor:
@@ -224,9 +225,10 @@ def _norm(values: Tensor) -> Tensor:
 
 
 def _merged_rows(updates: Sequence[tuple[Plan, Tensor]], schema: Schema, table: int) -> Tensor:
-    """Returns [distinct ids of all plans, dim]: the gradients of one table."""
+    """Returns [distinct ids of all plans, dim]: the gradients of one table, on their device."""
     dim = schema.dims[table]
-    names, rows = [np.empty((0, 2), np.int64)], [torch.empty(0, dim)]
+    names: list[NDArray[np.int64]] = [np.empty((0, 2), np.int64)]
+    rows = [updates[0][1].new_empty(0, dim) if updates else torch.empty(0, dim)]
     for plan, gradient in updates:
         # A key identifies one row only together with its bucket.
         buckets = buckets_of_plan(plan.splits.numpy(), len(schema.tables))
@@ -235,7 +237,8 @@ def _merged_rows(updates: Sequence[tuple[Plan, Tensor]], schema: Schema, table: 
         rows.append(values_of(plan, gradient, schema.dims, [number == table for number in range(len(schema.dims))]))
     rows = [part.view(-1, dim) for part in rows]
     distinct, inverse = np.unique(np.concatenate(names), axis=0, return_inverse=True)
-    return torch.zeros(len(distinct), dim).index_add_(0, torch.from_numpy(inverse.reshape(-1)), torch.cat(rows))
+    places = torch.from_numpy(inverse.reshape(-1)).to(rows[0].device)
+    return rows[0].new_zeros(len(distinct), dim).index_add_(0, places, torch.cat(rows))
 
 
 def values_of(plan: Plan, values: Tensor, dims: Sequence[int], is_chosen_table: Sequence[bool]) -> Tensor:

@@ -446,11 +446,11 @@ def _combined(
         for table, dim in enumerate(dims):
             mine = part.tables == table
             within = torch.arange(dim)
-            to = offsets[place[mine]][:, None] + within
-            new = own[starts[mine][:, None] + within]
+            to = (offsets[place[mine]][:, None] + within).to(own.device)
+            new = own[(starts[mine][:, None] + within).to(own.device)]
             # The first gradient is copied: adding it to 0 would turn -0 into 0.
             old = total[to] + new if add else total[to]
-            total[to] = torch.where(is_first[place[mine]][:, None].to(new.device), new, old)
+            total[to] = torch.where(is_first[place[mine]][:, None].to(own.device), new, old)
         is_first[place] = False
     return total
 

@@ -1,4 +1,4 @@
-"""Makes servers publish their rows; each server has a part of the log, and a timer of its own."""
+"""Makes servers publish their rows; each server has a part of the log, a timer, and a `HostedPublisher`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class RemotePublisher:
-    """`monolith.deltalog.publish.store_publisher.StorePublisher` of all servers. Not thread-safe.
+    """`monolith.deltalog.publish.StorePublisher` of the rows on all servers. Not thread-safe.
 
     Servers keep publishing when this process ends; its successor finds them publishing.
 

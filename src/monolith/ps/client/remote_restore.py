@@ -51,8 +51,8 @@ class RemoteRestore(PreparedRestore):
         self._store.cluster.tell("DropRestore", self._requests)
 
 
-class RowOwners:
-    """`monolith.checkpoint.restore.store_restore.PartOwners` of the rows of one store. Thread-safe.
+class RemoteOwners:
+    """`monolith.tables.store.RowOwners` of the rows on servers. Thread-safe.
 
     A server has state once a chief has marked it as initialized. The mark is lost with the process, as the rows are.
     """

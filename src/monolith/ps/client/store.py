@@ -18,7 +18,7 @@ from monolith.ps.client.cluster import PsCluster
 from monolith.ps.client.joined import PsWorkerSession
 from monolith.ps.client.remote_cut import RemoteCut, RemoteReader, open_reader
 from monolith.ps.client.remote_publisher import RemotePublisher
-from monolith.ps.client.remote_restore import RemoteRestore, RowOwners
+from monolith.ps.client.remote_restore import RemoteOwners, RemoteRestore
 from monolith.ps.client.row_calls import PendingRows
 from monolith.ps.server.push_gates import rows_owner
 from monolith.rpc import outcomes_of
@@ -199,9 +199,9 @@ class PsStore(NativeStore[RemotePlan]):
         return self.cluster.owned
 
     @property
-    def owners(self) -> RowOwners:
+    def owners(self) -> RemoteOwners:
         """The servers, for a restore of those that were lost."""
-        return RowOwners(self)  # not cached: a reference cycle would delay the release of an unused store
+        return RemoteOwners(self)  # not cached: a reference cycle would delay the release of an unused store
 
     @property
     def timeout_seconds(self) -> float:
@@ -252,7 +252,7 @@ class PsStore(NativeStore[RemotePlan]):
         return open_reader(self, name, at)
 
     def open_publisher(self, name: str, log: DeltaLog, publishing_config: StorePublishingConfig) -> RemotePublisher:
-        """Makes the servers publish changes: see `monolith.deltalog.publish.store_publisher.PublishesItself`."""
+        """Makes the servers publish changes: see `monolith.deltalog.publish.PublishedRows`."""
         return RemotePublisher(self.cluster, self.name, name, log, publishing_config)
 
     def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:

@@ -9,7 +9,7 @@ from monolith.ps.agreement import configs_of, digest_of
 from monolith.ps.recovery.entries import Lineage
 from monolith.ps.recovery.recording import NoRecording
 from monolith.ps.server.client_sessions import OpenCut, PreparedLoad, PreparedRows
-from monolith.ps.server.hosted_publishing import HostedPublishing
+from monolith.ps.server.hosted_publisher import HostedPublisher
 from monolith.ps.server.push_gates import Owner, rows_owner
 from monolith.tables import owned_ranges, share_of, shared_buckets
 from monolith.tables.local import LocalChangeReader, LocalCut, LocalRestore, LocalStore, stamp_from_core, stamp_to_core
@@ -70,7 +70,7 @@ class HostedRows:
         host = frames.host_rows(name, self._core, self.owned.start, self.owned.stop, digest_of(agreement))
         self.owner = Owner(host.gate, self.clock)
         """Gate and clock of the pushes to these rows."""
-        self.publishing = HostedPublishing(self, is_recovered=recovered is not None)
+        self.publishing = HostedPublisher(self, is_recovered=recovered is not None)
         """Publication of row changes to a delta log."""
 
     def clock(self) -> Mapping[int, int]:

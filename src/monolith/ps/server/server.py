@@ -20,7 +20,6 @@ from monolith.ps.dense.wire import WORDS
 from monolith.ps.recovery.keeping import RecoveryManager
 from monolith.ps.server.control_service import ControlService
 from monolith.ps.server.push_gates import DENSE_OWNER, Owner
-from monolith.ps.server.waking_gate import WakingGate
 from monolith.rpc import (
     CONTROL,
     MESSAGE_BYTES,
@@ -153,7 +152,7 @@ class PsServer:
         load_grpc(who="a parameter server", extra="ps")
         self.index = index
         self.options = options
-        self.dense = DenseShard(index, options.num_ps, gate=WakingGate(self._wake), modules=options.modules)
+        self.dense = DenseShard(index, options.num_ps, gate=_core.PushGate(on_open=self._wake), modules=options.modules)
         """The dense weights of this server."""
         self.handlers: dict[bytes, FrameHandler] = {WORDS: self.dense}
         """Purpose, such as ``b"dense"``, to its handler. The core handles rows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, Self, TypeAlias
 
 import torch
@@ -23,6 +24,7 @@ from monolith.serving.layout._columns import (
     parsed_numbers,
     sample_column,
 )
+from monolith.serving.layout._device_pooling import DevicePooling
 from monolith.serving.layout._outputs import cut_apart, num_places, outputs_of_configs, outputs_of_features, runs_of
 from monolith.serving.request import TypedColumns, for_all
 
@@ -35,8 +37,9 @@ if TYPE_CHECKING:
     from monolith.data.protos.example_pb2 import FeatureConfig, FeatureConfigs
     from monolith.export import DenseSpec
     from monolith.serving.layout._columns import LooseColumn
+    from monolith.serving.layout._device_pooling import FeatureKeys
     from monolith.serving.request import Column
-    from monolith.tables import LocalStore
+    from monolith.tables import ServingRows
     from monolith.tensors import Ragged
 
 
@@ -65,14 +68,15 @@ _FORMS: dict[str, SampleFormat] = {
 
 
 class Layout:
-    """Conversion of encoded samples to the inputs of a graph in one call of the core: parse, look up rows, pool.
+    """Conversion of encoded samples to the inputs of a graph: parse, look up rows, pool.
 
     Thread-safe, also with concurrent writers of the stores: no row is ever torn. A call computes on its own thread and
     releases the GIL. An id without a row reads zeros, an example without ids is zeros.
 
     Args:
         features: Columns of ids, and the tables of their rows.
-        stores: Name -> store of the rows; usually serving tables.
+        stores: Name -> store of the rows; usually serving tables. If the core has them all, it lays out a request in
+            one call; otherwise rows are looked up and pooled where they are.
         dense: Columns of numbers that become inputs unchanged.
         outputs: Its `out_configs` define which slices of the features become inputs; None: one input per feature.
         max_parsed_bytes: Maximum size of parsed samples: two kilobytes can encode millions of examples. 128 MiB by
@@ -95,7 +99,7 @@ class Layout:
     def __init__(
         self,
         features: Sequence[FeatureSpec],
-        stores: Mapping[str, LocalStore],
+        stores: Mapping[str, ServingRows],
         *,
         dense: Sequence[DenseSpec] = (),
         outputs: FeatureConfigs | None = None,
@@ -108,24 +112,37 @@ class Layout:
             outputs_of_features(self.features) if outputs is None else outputs_of_configs(self.features, outputs)
         )
         self.stores = dict(stores)
-        self._groups = tuple(store.native.core for store in self.stores.values())
         self._sources = tuple(feature.source for feature in self.features)
         self._columns = tuple(dict.fromkeys(self._sources))
         self._numbers = [column for column in map(sample_column, self.dense) if column is not None]
         self._not_in_samples = self._refused_numbers()
-        self._core = _core.InputLayout(
-            features=core_features(self.features, self.stores),
-            outputs=[output.for_core() for output in self.outputs],
+        new_layout = partial(
+            _core.InputLayout,
             numbers=[] if self._not_in_samples else [column.core_columns() for column in self._numbers],
             max_parsed_bytes=max_parsed_bytes,
             max_output_bytes=max_output_bytes,
         )
+        self._core = new_layout(
+            features=core_features(self.features, self.stores), outputs=[output.for_core() for output in self.outputs]
+        )
+        cores = [store.core for store in self.stores.values()]
+        self._groups = tuple(core for core in cores if core is not None)
+        self._rows: _core.InputLayout | DevicePooling = self._core
+        """Looks up and pools."""
+        if len(self._groups) < len(cores):
+            self._rows = DevicePooling(
+                (self._core, new_layout(features=[], outputs=[])),
+                self.features,
+                self.outputs,
+                self.stores,
+                max_output_bytes=max_output_bytes,
+            )
         self._runs = runs_of(self.outputs)
         _refuse_clash([output.name for output in self.outputs], [spec.name for spec in self.dense])
 
     @classmethod
     def from_configs(
-        cls, configs: FeatureConfigs, stores: Mapping[str, LocalStore], *, dense: Sequence[DenseSpec] = ()
+        cls, configs: FeatureConfigs, stores: Mapping[str, ServingRows], *, dense: Sequence[DenseSpec] = ()
     ) -> Self:
         """Creates the layout that a message describes. Tables are found by name; ids are used as keys unchanged.
 
@@ -145,7 +162,7 @@ class Layout:
             ResourceExhaustedError: the request is larger than the limits.
         """
         records = self._records(data, form)
-        *counts, floats, numbers = self._core.from_records(_FORMS[form].value, records, self._groups, step)
+        *counts, floats, numbers = self._rows.from_records(_FORMS[form].value, records, self._groups, step)
         values = {} if numbers is None else parsed_numbers(self._numbers, numbers)
         return self._laid_out(floats, counts, values)
 
@@ -166,20 +183,16 @@ class Layout:
         else:
             numbers = {spec.name: given_number(columns, spec) for spec in self.dense}
             num_examples = num_examples_of({**ids, **numbers})
-        *counts, floats, _ = self._core.from_columns(self._for_core(ids), num_examples, self._groups, step)
+        *counts, floats, _ = self._rows.from_columns(self._for_core(ids), num_examples, self._groups, step)
         return self._laid_out(
             floats, counts, {spec.name: for_all(numbers[spec.name], num_examples) for spec in self.dense}
         )
 
-    def keys_of_bytes(
-        self, data: bytes | Sequence[bytes], form: SampleForm
-    ) -> list[tuple[NDArray[np.int64], NDArray[np.uint16], NDArray[np.int64]]]:
+    def keys_of_bytes(self, data: bytes | Sequence[bytes], form: SampleForm) -> list[FeatureKeys]:
         """Returns the keys, buckets and row splits of each feature that `from_bytes` looks up."""
         return self._core.keys_of_records(_FORMS[form].value, self._records(data, form))
 
-    def keys_of_columns(
-        self, columns: Mapping[str, object]
-    ) -> list[tuple[NDArray[np.int64], NDArray[np.uint16], NDArray[np.int64]]]:
+    def keys_of_columns(self, columns: Mapping[str, object]) -> list[FeatureKeys]:
         """Returns the keys, buckets and row splits of each feature that `from_columns` looks up."""
         ids = self._ids(columns)  # held until the core has read it
         return self._core.keys_of_columns(self._for_core(ids))
@@ -238,7 +251,7 @@ _POOLING: dict[int, PoolingName] = {
 }
 
 
-def features_of_configs(configs: FeatureConfigs, stores: Mapping[str, LocalStore]) -> list[FeatureSpec]:
+def features_of_configs(configs: FeatureConfigs, stores: Mapping[str, ServingRows]) -> list[FeatureSpec]:
     """Returns the features in the order of their names; ids are used as keys unchanged."""
     return [_feature(name, configs.feature_configs[name], stores) for name in sorted(configs.feature_configs)]
 
@@ -253,8 +266,8 @@ def slice_name(name: str, features: Iterable[str]) -> str:
     return f"{name}_{hashlib.md5(joined.encode(), usedforsecurity=False).hexdigest()}"
 
 
-def _feature(name: str, config: FeatureConfig, stores: Mapping[str, LocalStore]) -> FeatureSpec:
-    having = [store for store, rows in stores.items() if config.table in rows.native.names]
+def _feature(name: str, config: FeatureConfig, stores: Mapping[str, ServingRows]) -> FeatureSpec:
+    having = [store for store, rows in stores.items() if config.table in rows.schema.names]
     if len(having) != 1:
         holders = f"stores {', '.join(having)} have" if having else "no store has"
         raise InvalidArgumentError(f"feature {name!r}: {holders} a table {config.table!r}, one is expected")
@@ -276,7 +289,7 @@ def _feature(name: str, config: FeatureConfig, stores: Mapping[str, LocalStore])
 _ABOVE_SIGNATURE = (1 << 64) - (1 << SIGNATURE_BITS_V2)
 
 
-def core_features(features: Sequence[FeatureSpec], stores: Mapping[str, LocalStore]) -> list[_core.InputFeature]:
+def core_features(features: Sequence[FeatureSpec], stores: Mapping[str, ServingRows]) -> list[_core.InputFeature]:
     """Converts features, for groups in the order of the stores.
 
     Raises:
@@ -290,16 +303,16 @@ def core_features(features: Sequence[FeatureSpec], stores: Mapping[str, LocalSto
     return [_core_feature(feature, stores) for feature in features]
 
 
-def _core_feature(feature: FeatureSpec, stores: Mapping[str, LocalStore]) -> _core.InputFeature:
+def _core_feature(feature: FeatureSpec, stores: Mapping[str, ServingRows]) -> _core.InputFeature:
     subject = f"feature {feature.name!r}"
     if feature.store not in stores:
         raise InvalidArgumentError(f"{subject}: no store {feature.store!r}; there are {', '.join(stores) or 'none'}")
-    native = stores[feature.store].native
-    table = native.number_of(feature.table)
-    if native.dims[table] != feature.dim:
+    schema = stores[feature.store].schema
+    table = schema.number_of(feature.table)
+    if schema.dims[table] != feature.dim:
         raise InvalidArgumentError(
             f"{subject}: slices of {list(feature.dims)} are {feature.dim} floats,"
-            f" rows of table {feature.table!r} have {native.dims[table]}"
+            f" rows of table {feature.table!r} have {schema.dims[table]}"
         )
     if feature.pooling not in POOLINGS:
         raise InvalidArgumentError(f"{subject}: pooling must be one of {', '.join(POOLINGS)}, got {feature.pooling!r}")

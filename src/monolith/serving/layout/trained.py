@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time as clock
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast, runtime_checkable
 
 import numpy as np
 import torch
@@ -22,10 +22,10 @@ from torch import Tensor
 
 from monolith import _core
 from monolith.data.protos.example_pb2 import OutType
-from monolith.errors import FailedPreconditionError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.export import POOLINGS
 from monolith.serving.layout._outputs import num_places
-from monolith.tables import BatchStamp, Update
+from monolith.tables import BatchStamp, ServingRows, Update
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,8 +33,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from monolith.serving.layout.layout import LaidOut, Layout, SampleForm
-    from monolith.tables import Applied
-    from monolith.tables.local import LocalPlan, LocalWorkerSession
+    from monolith.tables import Applied, Plan, WorkerSession
+
+
+@runtime_checkable
+class TrainedRows(ServingRows, Protocol):
+    """What a `TrainedLayout` needs of its stores."""
+
+    def learning_rates_at(self, step: int) -> Tensor:
+        """Returns float32 [S]: the rates of the tables' optimizers, one per segment."""
+        ...
 
 
 class TrainedLayout:
@@ -45,13 +53,19 @@ class TrainedLayout:
         worker: Number of this worker at the stores; unique for each worker.
 
     Raises:
-        InvalidArgumentError: the number is negative.
+        InvalidArgumentError: the number is negative, or a store cannot be trained so.
     """
 
     def __init__(self, layout: Layout, *, worker: int = 0) -> None:
         self.layout = layout
         self.global_step = 0
-        self._joined = {name: store.join(worker) for name, store in layout.stores.items()}
+        self._stores: dict[str, TrainedRows] = {}
+        for name, store in layout.stores.items():
+            if not isinstance(store, TrainedRows):
+                raise InvalidArgumentError(f"store {name!r}: {type(store).__name__} has no learning_rates_at")
+            self._stores[name] = store
+        self._joined = {name: store.join(worker) for name, store in self._stores.items()}
+        self._next_seq = {name: joined.next_seq for name, joined in self._joined.items()}
         self._anchor = torch.zeros((), requires_grad=True)
         self._passes: list[tuple[StoreBatch, Tensor]] = []
 
@@ -85,17 +99,15 @@ class TrainedLayout:
         applied: dict[str, Applied] = {}
         for name, joined in self._joined.items():
             updates = [(batch.plan, gradient) for batch, gradient in passes if batch.store == name]
-            native = self.layout.stores[name].native
-            rates = native.rates(dict.fromkeys(range(len(native)), None), self.global_step)
             rule = Update(
-                previous=joined.next_seq - 1,
+                previous=self._next_seq[name] - 1,
                 step=self.global_step,
-                learning_rates=torch.from_numpy(rates),
+                learning_rates=self._stores[name].learning_rates_at(self.global_step),
                 times=moment,
             )
             if updates:
                 applied[name] = joined.apply(updates, rule).result()
-                joined.next_seq += len(updates)
+                self._next_seq[name] += len(updates)
         self.global_step += 1
         return applied
 
@@ -113,10 +125,11 @@ class TrainedLayout:
         of_features = feature_gradients(self.layout, num_examples, keys, gradients)
         for name, joined in self._joined.items():
             taken = sum(batch.store == name for batch, _ in self._passes)
-            stamp = BatchStamp(worker=joined.worker, seq=joined.next_seq + taken)
+            stamp = BatchStamp(worker=joined.worker, seq=self._next_seq[name] + taken)
             batch = StoreBatch.of(self.layout, name, keys, num_examples, joined, stamp)
             if batch is not None:
-                self._passes.append((batch, batch.sum_gradients(of_features)))
+                gradient = batch.sum_gradients(of_features).to(self._stores[name].traits.device)
+                self._passes.append((batch, gradient))
 
 
 class _Lookup(torch.autograd.Function):
@@ -180,7 +193,7 @@ class StoreBatch:
     """The part of a batch that belongs to one store."""
 
     store: str
-    plan: LocalPlan
+    plan: Plan
     _features: tuple[int, ...]
     """Numbers of the store's features, by table."""
     _pooled: _core.PooledLayout
@@ -194,18 +207,18 @@ class StoreBatch:
         store: str,
         keys: Sequence[tuple[NDArray[Any], ...]],
         num_examples: int,
-        joined: LocalWorkerSession,
+        joined: WorkerSession,
         stamp: BatchStamp,
     ) -> Self | None:
         """Plans the keys of a store's features; None if it has none, or there is no example."""
-        native = layout.stores[store].native
-        tables = [native.number_of(feature.table) if feature.store == store else -1 for feature in layout.features]
+        schema = layout.stores[store].schema
+        tables = [schema.number_of(feature.table) if feature.store == store else -1 for feature in layout.features]
         own = sorted((number for number, table in enumerate(tables) if table >= 0), key=tables.__getitem__)
         if not own or num_examples == 0:
             return None
         flat = np.concatenate([keys[number][0] for number in own])
         buckets = np.concatenate([keys[number][1] for number in own])
-        sizes = np.zeros(len(native), np.int64)
+        sizes = np.zeros(len(schema.tables), np.int64)
         for number in own:
             sizes[tables[number]] += len(keys[number][0])
         table_splits = np.concatenate([[0], np.cumsum(sizes)])
@@ -216,16 +229,16 @@ class StoreBatch:
             buckets=torch.from_numpy(buckets.view(np.int16)),
         )
         splits = np.concatenate([_for_all(keys[number][2], num_examples) for number in own])
-        return cls(store, plan, tuple(own), _pooled_layout(layout, own, tables, native.dims), num_examples, splits)
+        return cls(store, plan, tuple(own), _pooled_layout(layout, own, tables, schema.dims), num_examples, splits)
 
     def sum_gradients(self, of_features: Sequence[NDArray[np.float32]]) -> Tensor:
         """Returns float32 [V], the gradients of the rows of the plan, from those of all features."""
         sums = np.zeros(self.plan.num_values, np.float32)
         per_example = np.full(len(self._features), _BY_SPLITS, np.int64)
-        core = self.plan.core
+        splits, inverse = self.plan.splits.numpy(), self.plan.inverse.numpy()
         rows = [of_features[number] for number in self._features]
         self._pooled.sum_gradients(
-            self._num_examples, per_example, self._row_splits, core.splits, core.inverse, rows, sums, core
+            self._num_examples, per_example, self._row_splits, splits, inverse, rows, sums, self.plan.core
         )
         return torch.from_numpy(sums)
 

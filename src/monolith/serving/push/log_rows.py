@@ -16,7 +16,7 @@ from monolith.deltalog.publish import serving_schema
 from monolith.serving.push.row_parts import StoreRows, TableRows
 from monolith.serving.shards.served_shard import readable_tables
 from monolith.serving.shards.shard_tables import wire_names
-from monolith.tables import KeyedRows, keys_in, read_keyed, shared_buckets
+from monolith.tables import KeyedRows, keys_in, shared_buckets
 from monolith.tables.formats import BlockKind, PackedBlocks
 from monolith.tables.local import LocalStore
 
@@ -147,8 +147,8 @@ class LogRows:
             splits = np.zeros(len(self._names[name]) + 1, np.int64)
             splits[number + 1 :] = len(keys)
             follows_keys = not store.schema.tables[number].wide_slots
-            flat = read_keyed(store, KeyedRows(keys, splits, buckets, follows_keys))
-            rows = flat.reshape(len(keys), store.schema.dims[number])
+            flat = store.lookup(KeyedRows(keys, splits, buckets, follows_keys)).values
+            rows = flat.numpy().reshape(len(keys), store.schema.dims[number])
             tables.append(self._finite(TableRows(table, keys, buckets, rows)))
         return StoreRows(name, tables)
 

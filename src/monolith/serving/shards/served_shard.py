@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from monolith.deltalog.follow import Staleness
-    from monolith.tables import Schema, TableConfig
+    from monolith.tables import Schema, ServingRows, TableConfig
 
 
 _NEED_RANGES = ("fixed_r8", "one_bit")
@@ -62,7 +62,7 @@ class ServedShard(Closing):
         self._watch = watch
 
     @property
-    def stores(self) -> Mapping[str, LocalStore]:
+    def stores(self) -> Mapping[str, ServingRows]:
         """Tables of the newest version."""
         return self._rows.newest.tables.stores
 
@@ -178,7 +178,7 @@ def _why_stale(follower: Follower | None, at_most_seconds: float | None) -> str 
 
 
 def _following(
-    stores: Mapping[str, LocalStore], log: DeltaLog, number: ShardNumber, *, catch_up: bool, undoing: ExitStack
+    stores: Mapping[str, ServingRows], log: DeltaLog, number: ShardNumber, *, catch_up: bool, undoing: ExitStack
 ) -> Follower:
     follower = Follower(stores, log, buckets=number.buckets)
     undoing.callback(follower.close)
@@ -190,7 +190,7 @@ def _following(
 
 def _new_stores(
     log: DeltaLog | None, tables: Mapping[str, Mapping[str, TableConfig]] | None, *, skip_zero: bool
-) -> dict[str, LocalStore]:
+) -> dict[str, ServingRows]:
     if tables is None and log is None:
         raise InvalidArgumentError(
             "serve_shard: give an export, a log to follow, or the configs of tables that rows are pushed to"
@@ -207,7 +207,7 @@ class VersionStores(NamedTuple):
     """The tables of one version."""
 
     version: int
-    stores: dict[str, LocalStore]
+    stores: Mapping[str, ServingRows]
 
 
 class ShardExports:

@@ -29,7 +29,7 @@ from monolith.serving.shards.inputs import (
     stacked_requests,
     table_buckets,
 )
-from monolith.tables import ALL_BUCKETS, buckets_of_keys, keys_in, read_keyed, shared_buckets, write_keyed
+from monolith.tables import ALL_BUCKETS, buckets_of_keys, keys_in, shared_buckets, write_keyed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from monolith.serving.shards.inputs import Inputs
-    from monolith.tables import KeyedRows
-    from monolith.tables.local import LocalStore
+    from monolith.tables import KeyedRows, ServingRows
 
 LOOKUP: Final = "lookup"
 RAW_LOOKUP: Final = "raw_lookup"
@@ -70,7 +69,7 @@ class ShardTables:
     """
 
     def __init__(
-        self, stores: Mapping[str, LocalStore], *, buckets: range = ALL_BUCKETS, takes_rows: bool = True
+        self, stores: Mapping[str, ServingRows], *, buckets: range = ALL_BUCKETS, takes_rows: bool = True
     ) -> None:
         if not stores:
             raise InvalidArgumentError("shard: at least one store expected, got none")
@@ -82,7 +81,7 @@ class ShardTables:
         self._num_tables = sum(map(len, self.names.values()))
 
     @property
-    def stores(self) -> Mapping[str, LocalStore]:
+    def stores(self) -> Mapping[str, ServingRows]:
         """Stores by name."""
         return self._stores
 
@@ -127,11 +126,12 @@ class ShardTables:
         rows: dict[str, torch.Tensor] = {}
         for store, names in self.names.items():
             keys = [numbers_in(inputs, name, np.int64) for name in names]
-            flat = read_keyed(self._stores[store], self._keyed(store, keys, table_buckets(inputs, names, keys)))
+            keyed = self._keyed(store, keys, table_buckets(inputs, names, keys))
+            flat = self._stores[store].lookup(keyed).values.cpu()
             at = 0
-            for name, own, dim in zip(names, keys, self._stores[store].native.dims, strict=True):
+            for name, own, dim in zip(names, keys, self._stores[store].schema.dims, strict=True):
                 if own is not None:
-                    rows[name] = torch.from_numpy(flat[at : at + len(own) * dim].reshape(-1, dim))
+                    rows[name] = flat[at : at + len(own) * dim].reshape(-1, dim)
                     at += len(own) * dim
         return rows
 
@@ -143,7 +143,7 @@ class ShardTables:
             keys = [numbers_in(inputs, f"{name}_id", np.int64) for name in names]
             values = [
                 rows_in(inputs, f"{name}_value", 0 if own is None else len(own), dim)
-                for name, own, dim in zip(names, keys, self._stores[store].native.dims, strict=True)
+                for name, own, dim in zip(names, keys, self._stores[store].schema.dims, strict=True)
             ]
             keyed = self._keyed(store, keys, table_buckets(inputs, names, keys))
             ready.append((self._stores[store], keyed, np.concatenate([part.reshape(-1) for part in values])))
@@ -174,7 +174,7 @@ class ShardTables:
     def _raw_lookup(self, inputs: Inputs) -> torch.Tensor:
         require_inputs(inputs, ("id", "id_split"), ("bucket",))
         requests = stacked_requests(inputs, self._num_tables)
-        parts = []
+        parts = [torch.empty(0)]
         for keys, splits, buckets in requests:
             first = 0
             for store, names in self.names.items():
@@ -184,14 +184,14 @@ class ShardTables:
                 keyed = buckets_of_keys(
                     self._stores[store].schema, keys[own], part - part[0], given=own_buckets, own=self.buckets
                 )
-                parts.append(read_keyed(self._stores[store], keyed))
+                parts.append(self._stores[store].lookup(keyed).values.cpu())
                 first += len(names)
-        return torch.from_numpy(np.concatenate([np.empty(0, np.float32), *parts]))
+        return torch.cat(parts)
 
     def _raw_assign(self, store: str, inputs: Inputs) -> torch.Tensor:
         require_inputs(inputs, ("id", "id_split", "flat_value"), ("bucket",))
         place = self._stores[store]
-        dims = np.array(place.native.dims)
+        dims = np.array(place.schema.dims)
         flat = needed_numbers(inputs, "flat_value", np.float32)
         ready = []
         at = 0

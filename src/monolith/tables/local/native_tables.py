@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -12,7 +11,7 @@ import torch
 from monolith import _core
 from monolith.errors import InvalidArgumentError
 from monolith.tables.event_times import EventClock
-from monolith.tables.schema import Schema, TableSchema, fnv1a_64
+from monolith.tables.schema import Schema, TableSchema, fnv1a_64, table_number
 from monolith.tables.table_config import sorted_by_name
 
 if TYPE_CHECKING:
@@ -61,12 +60,7 @@ class NativeTables:
         Raises:
             InvalidArgumentError: no such table; names the closest one.
         """
-        try:
-            return self.names.index(name)
-        except ValueError:
-            close = difflib.get_close_matches(str(name), self.names, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"the tables are {', '.join(self.names)}"
-            raise InvalidArgumentError(f"unknown table {name!r}; {hint}") from None
+        return table_number(self.names, name)
 
     def splits_for(self, table: int, num_ids: int) -> NDArray[np.int64]:
         """Returns table_splits of a call in which one table has all the ids."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from monolith.tables.arrays import NO_STEP, bucket_array, id_array, new_rows, ti
 from monolith.tables.batch import NOTHING_APPLIED, BatchStamp, Finished, made_from
 from monolith.tables.formats.row_block import BlockKind, PackedBlocks, RowBlock
 from monolith.tables.history import ALL_BUCKETS, OwnerClock, bucket_bounds
+from monolith.tables.keyed_rows import KeyedValues
 from monolith.tables.local.cut import LocalCut
 from monolith.tables.local.history import LocalHistory
 from monolith.tables.local.joined import LocalWorkerSession, stamp_to_core
@@ -29,8 +31,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from monolith import _core
     from monolith.tables.batch import Pending, Plan, Rows
     from monolith.tables.history import ChangePosition, ChangeReader
+    from monolith.tables.keyed_rows import KeyedRows
     from monolith.tables.snapshot.manifest import SnapshotManifest
     from monolith.tables.table_config import TableConfig
 
@@ -70,6 +74,11 @@ class LocalStore(NativeStore[LocalPlan]):
     def traits(self) -> Traits:
         """Properties of the engine: in process and exact."""
         return Traits()
+
+    @property
+    def owned(self) -> tuple[range, ...]:
+        """All buckets: there is one owner."""
+        return (ALL_BUCKETS,)
 
     # Batches
 
@@ -175,6 +184,46 @@ class LocalStore(NativeStore[LocalPlan]):
         if block.count:
             buckets = np.full(block.count, block.bucket, np.uint16)
             self.native.core.assign(block.table, block.keys, weights, times, add, NO_STEP, buckets)
+
+    # Serving
+
+    @property
+    def core(self) -> _core.Group:
+        """The tables in the core."""
+        return self.native.core
+
+    def lookup(self, keyed: KeyedRows, *, step: int = 0) -> KeyedValues:
+        """Returns the current rows of some keys."""
+        core, dims = self.native.core, np.array(self.native.dims, np.int64)
+        values = np.empty(int((np.diff(keyed.splits) * dims).sum()), np.float32)
+        if keyed.told:
+            return KeyedValues(torch.from_numpy(values), core.lookup(keyed.keys, keyed.splits, values, step))
+        num_found = 0
+        for number, (own, rows) in enumerate(keyed.by_table(self.native.dims, values)):
+            if len(rows):
+                splits = self.native.splits_for(number, len(rows))
+                plan = core.plan(keyed.keys[own].copy(), splits, False, keyed.buckets[own].copy())
+                by_bucket = np.empty(rows.shape, np.float32)
+                num_found += core.read(plan, by_bucket.reshape(-1), step)
+                rows[:] = by_bucket[plan.inverse]
+        return KeyedValues(torch.from_numpy(values), num_found)
+
+    def overwrite(self, keyed: KeyedRows, values: NDArray[np.float32]) -> None:
+        """Overwrites the weights of some keys."""
+        clock = self.native.event_clock
+        bounded = clock.bounded(np.full(len(keyed.keys), int(time.time()), np.int64))
+        for number, (own, rows) in enumerate(keyed.by_table(self.native.dims, values)):
+            if len(rows):
+                keys, buckets = keyed.keys[own].copy(), keyed.buckets[own].copy()
+                weights, times = rows.copy().reshape(-1), bounded.times[own].copy()
+                self.native.core.assign(number, keys, weights, times, False, NO_STEP, buckets)
+        clock.count(bounded)
+
+    # All rows
+
+    def learning_rates_at(self, step: int) -> Tensor:
+        """Returns float32 [S]: the rates of the tables' optimizers, one per segment."""
+        return torch.from_numpy(self.native.rates(dict.fromkeys(range(len(self.native))), step))
 
     def evict(self, *, now: int) -> int:
         """Removes expired rows; `now` -1 means each table's newest time."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from google.protobuf.message import DecodeError
 
@@ -12,13 +12,14 @@ from monolith.files import join, text_files
 from monolith.hook import Hook
 from monolith.nn.embeddings import SlotAddress, slot_addresses
 from monolith.ps.client import find_row
+from monolith.tables import RemoteRows
 from monolith.train.protos import debugging_info_pb2 as messages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from monolith.hook import HookedSession
-    from monolith.ps.client import FoundRow, PsCluster, PsStore
+    from monolith.ps.client import FoundRow, PsCluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +103,8 @@ class DebuggingInfoHook(Hook):
         self._features = {
             name: address.to_text()
             for embeddings in session.state.embeddings.values()
-            if embeddings.store.traits.remote
-            for name, address in slot_addresses(embeddings, cast("PsStore", embeddings.store).name).items()
+            if isinstance(embeddings.store, RemoteRows)
+            for name, address in slot_addresses(embeddings, embeddings.store.name).items()
         }
         self._write()
         self._cluster.on_move(self._moved)

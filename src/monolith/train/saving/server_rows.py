@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from monolith.checkpoint.restore import part_owners
 from monolith.ps.client import PsStore
-from monolith.tables import ALL_BUCKETS
+from monolith.tables import ALL_BUCKETS, RemoteRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -31,8 +30,8 @@ def server_stores(cluster: PsCluster) -> Callable[[Mapping[str, TableConfig]], S
 
 def owners_of(state: TrainState) -> list[Any]:
     """Returns the objects that report which servers have state: of each store, and of dense weights on servers."""
-    owners = [part_owners(store) for store in state.stores.values()]
-    return [owner for owner in [*owners, state.dense] if owner is not None]
+    owners: list[Any] = [store.owners for store in state.stores.values() if isinstance(store, RemoteRows)]
+    return owners if state.dense is None else [*owners, state.dense]
 
 
 def set_initialized(owners: Sequence[Any]) -> None:
@@ -66,5 +65,5 @@ def begin_rows_of_ranks(words: RankAgreement, state: TrainState, *, is_restored:
 
     words.broadcast("the rows of the servers", begin)
     for store in state.stores.values():
-        if store.traits.remote:
-            cast("PsStore", store).refresh_newest_time()  # it may have the times of removed rows
+        if isinstance(store, RemoteRows):
+            store.refresh_newest_time()  # it may have the times of removed rows

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from monolith.deltalog import IncrementKind, rows_part, store_of
-from monolith.deltalog.publish.store_publisher import serving_schema
+from monolith.deltalog.publish.store_publisher import StorePublishingConfig, serving_schema
 from monolith.errors import DataLossError, NotFoundError
 from monolith.tables import ALL_BUCKETS, ChangePosition, bucket_bounds, shared_buckets
 from monolith.tables.formats import BlockKind, PackedBlocks
@@ -29,11 +29,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 READER_NAME = "delta-log"
-RECORD_BYTES = 32 << 20
 
 
-class PartPublisher:
-    """Publisher of the changes of one store. Not thread-safe: calls must not overlap.
+class LocalPublisher:
+    """`StorePublisher` of rows of this process, to one part of a log. Not thread-safe: calls must not overlap.
 
     It follows the store from its construction on. `open` claims the part from its previous writer and brings followers
     to the state of this store: if the store was restored to a position of the log, by publishing again what was logged
@@ -43,9 +42,8 @@ class PartPublisher:
         name: Name of the store, used in the name of the part.
         store: The tables.
         log: Log to which changes are written.
+        publishing_config: Settings; the interval is that of the caller.
         buckets: Buckets to publish.
-        restored: Position of the log at the checkpoint from which this store was restored; None: unknown.
-        record_bytes: Approximate maximum size of an increment; larger changes are split.
         open_reader: Opens a reader of the changes, from a mark on or from now; None: a reader of the store.
     """
 
@@ -56,24 +54,24 @@ class PartPublisher:
         name: str,
         store: Store,
         log: DeltaLog,
+        publishing_config: StorePublishingConfig | None = None,
         *,
         buckets: range = ALL_BUCKETS,
-        restored: LogPosition | None = None,
-        record_bytes: int = RECORD_BYTES,
         open_reader: Callable[[ChangePosition | None], ChangeReader] | None = None,
     ) -> None:
+        settings = publishing_config or StorePublishingConfig()
         self.part = rows_part(name, buckets)
         self._name = name
         self._store = store
         self._log = log
         self._buckets = buckets
-        self._payloads = RowPayloads(buckets, at_most=record_bytes)
+        self._payloads = RowPayloads(buckets, at_most=settings.record_bytes)
         self._schema = serving_schema(store.schema)
         self._is_due = False
         self._ended: dict[str, int] = {}
         self._open_reader = open_reader or (lambda at: store.open_reader(f"{READER_NAME}:{self.part}", at=at))
         self._reader = self._open_reader(None)
-        self._restored = restored
+        self._restored = settings.restored
         self._writer: PartWriter | None = None
 
     @property

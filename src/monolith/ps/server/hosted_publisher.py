@@ -55,8 +55,8 @@ class _RowsOrigin(enum.Enum):
     """Replaced by the rows of a checkpoint, or by none."""
 
 
-class HostedPublishing:
-    """One part of a delta log. Thread-safe.
+class HostedPublisher:
+    """Publisher of one server's rows, as `RemotePublisher` of the clients orders it. Thread-safe.
 
     Replacing the rows ends publication: the client that restores them passes the position of the log in the checkpoint
     and begins publication again. A change of `life` without other rows does not end it.
