@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint import TrainState
     from monolith.train.config.trainer_config import TrainerConfig
-    from monolith.train.job_part import JobPart
+    from monolith.train.strategies.servers import ParameterServers
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,12 @@ class JobSaver(Saver):
 
 
 def restore_in_job(
-    part: JobPart, config: TrainerConfig, saver: JobSaver | None, state: TrainState, *, give_up: Callable[[], bool]
+    part: ParameterServers,
+    config: TrainerConfig,
+    saver: JobSaver | None,
+    state: TrainState,
+    *,
+    give_up: Callable[[], bool],
 ) -> None:
     """Restores a worker's session after it was built; returns when it may train."""
     if not part.is_chief:
@@ -98,7 +103,7 @@ def _restore_some(saver: JobSaver | None, state: TrainState, lost: list[int]) ->
             state.extra[JOB] = job
 
 
-def _restore_all(part: JobPart, config: TrainerConfig, saver: JobSaver | None, state: TrainState) -> None:
+def _restore_all(part: ParameterServers, config: TrainerConfig, saver: JobSaver | None, state: TrainState) -> None:
     part.client.reset()  # or what was finished and taken since the checkpoint would count
     saved = part.client.saved
     saved.was_loaded = False

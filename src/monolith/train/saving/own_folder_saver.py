@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         StoreCut,
         TrainState,
     )
-    from monolith.train.rank_part import RankPart
+    from monolith.train.strategies.rank_steps import RankSteps
 
 __all__ = ["OwnFolderSaver"]
 
@@ -73,7 +73,7 @@ class OwnFolderSaver(RankSaver):
         options: The fields of `SaverConfig`, by name.
     """
 
-    def __init__(self, model_dir: str, part: RankPart, *, name: str = "", **options: Any) -> None:
+    def __init__(self, model_dir: str, part: RankSteps, *, name: str = "", **options: Any) -> None:
         self._place = _Place(model_dir, name)
         super().__init__(self._place.of(part.rank), part, **options)
         self._saving_words = RankAgreement(self._saving, "saving")

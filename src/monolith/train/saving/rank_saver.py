@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint import CheckpointWriteConfig, RestoreConfig, Staging, StateCut, TrainState
     from monolith.collective import Agreed
-    from monolith.train.rank_part import CollectiveFlag, RankPart
+    from monolith.train.strategies.rank_steps import CollectiveFlag, RankSteps
 
 __all__ = ["RankSaver"]
 
@@ -57,7 +57,7 @@ class RankSaver(Saver):
         options: The fields of `SaverConfig`, by name.
     """
 
-    def __init__(self, model_dir: str, part: RankPart, **options: Any) -> None:
+    def __init__(self, model_dir: str, part: RankSteps, **options: Any) -> None:
         super().__init__(model_dir, **options)
         self._part = part
         self._words = part.words
