@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from monolith.ps.client import PsCluster
     from monolith.ps.dense import DenseServers
     from monolith.train._session_parts import SessionState
-    from monolith.train._table_pipeline import PipelineConfig
     from monolith.train.parameters.params import Params
     from monolith.train.predict.candidate_items import CandidateItems
     from monolith.train.strategies.strategy import Strategy
@@ -174,20 +173,7 @@ class Trainer:
                 stack.callback(saver.close)
                 self._state = None  # the checkpoint has it; two copies of the tables would not fit
             attached = self._training_hooks(saver, (*hooks, stop, *bar))
-            session = Session(
-                self.task,
-                hooks=attached,
-                model_dir=self.config.model_dir,
-                restore=lambda state: strategy.restore(state, saver, clock=self._clock),
-                state=self._state,
-                pipeline=self._pipeline,
-                worker_index=self.config.worker_index,
-                deterministic=self.config.deterministic,
-                dense=self.config.dense,
-                placement=self._placement,
-                strategy=strategy,
-            )
-            self._running = session
+            self._running = session = self._training_session(saver, attached)
             stack.callback(setattr, self, "_running", None)
             with session:
                 loop = TrainingLoop(
@@ -324,6 +310,26 @@ class Trainer:
 
     # Training
 
+    def _training_session(self, saver: Saver | None, hooks: Sequence[Hook]) -> Session:
+        config, strategy, pipeline = self.config, self._strategy, self.config.pipeline
+        if config.deterministic:
+            pipeline = dataclasses.replace(pipeline, wait_for_batches=True)
+        return Session(
+            self.task,
+            hooks=hooks,
+            model_dir=config.model_dir,
+            restore=lambda state: strategy.restore(state, saver, clock=self._clock),
+            state=self._state,
+            pipeline=dataclasses.replace(config.pipeline, wait_for_batches=True)
+            if config.deterministic
+            else config.pipeline,
+            worker_index=config.worker_index,
+            deterministic=config.deterministic,
+            dense=config.dense,
+            placement=self._placement,
+            strategy=strategy,
+        )
+
     def _training_hooks(self, saver: Saver | None, hooks: Sequence[Hook]) -> list[Hook]:
         config, strategy = self.config, self._strategy
         chief: list[Hook] = []
@@ -381,11 +387,6 @@ class Trainer:
             export_two_stage(session, cached, path, options=options)
 
     # State
-
-    @property
-    def _pipeline(self) -> PipelineConfig:
-        pipeline = self.config.pipeline
-        return dataclasses.replace(pipeline, wait_for_batches=True) if self.config.deterministic else pipeline
 
     @property
     def _model_name(self) -> str:
@@ -449,9 +450,7 @@ def _former_strategy(
 ) -> Strategy:
     """Returns the strategy that former keywords of a `Trainer` mean."""
     if strategy is not None or (servers is not None and row_servers is not None):
-        raise ValueError(
-            "Trainer: give one of strategy, servers and row_servers; servers and row_servers are deprecated"
-        )
+        raise ValueError("Trainer: expected strategy, or one of the deprecated servers and row_servers, got several")
     if row_servers is not None:
         _warn("Trainer(row_servers=...)", "strategy=Ranks(row_servers)", level=4)
         return Ranks(row_servers)

@@ -181,11 +181,7 @@ class Ranks(Strategy):
         return TablePipeline(settings) if self.is_alone else RankPipeline(settings, self.steps)
 
     def open_dense(
-        self,
-        state: TrainState,
-        settings: DenseConfig,
-        *,
-        on_close: Callable[[Callable[[], None]], object],
+        self, state: TrainState, settings: DenseConfig, *, on_close: Callable[[Callable[[], None]], object]
     ) -> DenseStep:
         """Returns the update of the dense weights with averaged gradients."""
         return DenseAveraged(list(state.optimizers.values()), self.steps)
@@ -235,13 +231,7 @@ class Ranks(Strategy):
         """Returns where the input of a worker resumes, whose partitions may have been those of another worker."""
         return self.inputs.position(worker, own)
 
-    def has_more_input(
-        self,
-        session: Session,
-        ended_by: EndedBy,
-        *,
-        while_waiting: Callable[[], None],
-    ) -> bool:
+    def has_more_input(self, session: Session, ended_by: EndedBy, *, while_waiting: Callable[[], None]) -> bool:
         """Assigns unfinished inputs of an earlier start to ranks; returns whether there are any."""
         if ended_by == "stop":
             return False

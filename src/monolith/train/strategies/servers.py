@@ -69,6 +69,8 @@ class ParameterServers(Strategy):
         stop: Set when this process must stop; None: its own event.
     """
 
+    rebuild_limit: int | None = None  # it waits for the other processes
+
     def __init__(
         self,
         cluster: PsCluster,
@@ -206,8 +208,6 @@ class ParameterServers(Strategy):
         is_refused = isinstance(error, FailedPreconditionError)
         return is_preemption(error) or (is_refused and self._is_first_refusal(step))
 
-    rebuild_limit: int | None = None
-
     def begin_again(self, session: Session) -> None:
         """Gives the input of a lost worker back: the rebuilt session trains its own first."""
         self._end.begin_again(session)
@@ -284,12 +284,7 @@ class ParameterServers(Strategy):
         )
 
     def resume(
-        self,
-        worker: int,
-        last: BatchStamp | None,
-        known: Sequence[OwnerProgress],
-        *,
-        next_batch: int,
+        self, worker: int, last: BatchStamp | None, known: Sequence[OwnerProgress], *, next_batch: int
     ) -> Resumed:
         """Returns the batch after which a worker that has joined resumes, and reports lost batches."""
         state = self.client.state

@@ -79,13 +79,7 @@ class SingleProcess(Strategy):
         """Returns the inputs of this process."""
         return self._inputs
 
-    def has_more_input(
-        self,
-        session: Session,
-        ended_by: EndedBy,
-        *,
-        while_waiting: Callable[[], None],
-    ) -> bool:
+    def has_more_input(self, session: Session, ended_by: EndedBy, *, while_waiting: Callable[[], None]) -> bool:
         """Continues with the inputs of workers of an earlier start that had more processes."""
         if ended_by == "stop":
             return False

@@ -12,6 +12,7 @@ from monolith.train._dense_step import LocalDense, require_servers
 from monolith.train._preemption import is_preemption
 from monolith.train._table_pipeline import TablePipeline
 from monolith.train.config.trainer_config import TrainerConfig
+from monolith.train.saving.restoring import go_on
 from monolith.train.saving.resuming import Resumed
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ class Strategy:
 
     The methods here are those of a process that trains alone; a subclass overrides what differs.
     """
+
+    rebuild_limit: int | None = 20
+    """How often a session is rebuilt from one checkpoint, about seven minutes for an unreachable peer; None: without
+    limit."""
 
     def __init__(self) -> None:
         self.config = TrainerConfig()
@@ -122,11 +127,7 @@ class Strategy:
         return TablePipeline(settings)
 
     def open_dense(
-        self,
-        state: TrainState,
-        settings: DenseConfig,
-        *,
-        on_close: Callable[[Callable[[], None]], object],
+        self, state: TrainState, settings: DenseConfig, *, on_close: Callable[[Callable[[], None]], object]
     ) -> DenseStep:
         """Returns the update of the dense weights of a state.
 
@@ -150,7 +151,8 @@ class Strategy:
             saver: Saver of this process; None: it saves nothing.
             clock: Measures waits.
         """
-        raise NotImplementedError
+        if saver is not None:
+            go_on(self.config, saver, state, clock=clock)
 
     def resume(
         self, worker: int, last: BatchStamp | None, known: Sequence[OwnerProgress], *, next_batch: int
@@ -188,13 +190,7 @@ class Strategy:
         """
         return own
 
-    def has_more_input(
-        self,
-        session: Session,
-        ended_by: EndedBy,
-        *,
-        while_waiting: Callable[[], None],
-    ) -> bool:
+    def has_more_input(self, session: Session, ended_by: EndedBy, *, while_waiting: Callable[[], None]) -> bool:
         """Decides what happens when the steps of a session have ended.
 
         Args:
@@ -303,10 +299,6 @@ class Strategy:
     def is_recoverable(self, error: OpError, step: int) -> bool:
         """Returns whether the session can be rebuilt after an error at a step; otherwise the run ends with it."""
         return is_preemption(error)
-
-    rebuild_limit: int | None = 20
-    """How often a session is rebuilt from one checkpoint, about seven minutes for an unreachable peer; None: without
-    limit."""
 
     def begin_again(self, session: Session) -> None:
         """Resets what belongs to the failed steps, before a session is rebuilt."""
