@@ -326,7 +326,7 @@ class ParameterServers(Strategy):
     # Steps
 
     def count_step(self, step: int, stamp: BatchStamp | None, *, under_way: int) -> int:
-        """Returns the global step of the job: the steps of all workers, as far as this one has heard of them."""
+        """Returns the global step of the job: the steps of all workers that the servers have reported."""
         if stamp is None:
             return step + 1
         self._handed_over.append(stamp)
