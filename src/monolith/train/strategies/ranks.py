@@ -25,6 +25,7 @@ from monolith.train.saving.server_rows import begin_rows_of_ranks, server_stores
 from monolith.train.strategies.rank_hooks import RankTimer, rank_hooks
 from monolith.train.strategies.rank_steps import RankSteps
 from monolith.train.strategies.rank_updates import DenseAveraged, RankPipeline
+from monolith.train.strategies.single import AppliedBatches
 from monolith.train.strategies.strategy import Strategy, refuse_mode
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class Ranks(Strategy):
         self._row_servers = row_servers
         self._steps: RankSteps | None = None
         self._inputs: RankInputs | None = None
-        self._state: TrainState | None = None
+        self._applied = AppliedBatches()
         self._has_input = True
 
     @property
@@ -116,7 +117,7 @@ class Ranks(Strategy):
             alike = dataclasses.replace(config, worker_index=0, reporting=type(config.reporting)())
             lines = "\n".join([*_lines_of(alike.to_dict()), f"averaging of dense gradients: {steps.averaging}"])
             steps.words.require_same("config", lines, advice="start all ranks with the same options")
-        self._has_input, self._state = True, None
+        self._has_input, self._applied = True, AppliedBatches()
         own = super().join(_config_of_rank(config, steps))
         has_queue = own.input.dynamic_sharding
         self._inputs = RankInputs(
@@ -188,7 +189,7 @@ class Ranks(Strategy):
 
     def attach(self, state: TrainState) -> None:
         """Takes the stores, whose calls a rank without a batch follows."""
-        self._state = state
+        self._applied.attach(state)
         self.steps.attach(state)
 
     # Beginning
@@ -245,9 +246,6 @@ class Ranks(Strategy):
         if number is not None:
             session.adopt_worker(number)
         return True
-
-    def _applied(self) -> dict[int, int]:
-        return {} if self._state is None else {worker: stamp.seq for worker, stamp in self._state.applied.items()}
 
     # Steps
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -99,7 +100,7 @@ class ParameterServers(Strategy):
         self._stop = StopRequest() if stop is None else stop
         self._counters: list[Callable[[], int]] = []
         self._refused_at: tuple[int, int] | None = None
-        self._end = JobEnd(self)
+        self._end = JobEnd(weakref.proxy(self))  # a cycle would keep the stores open
 
     # The run
 
@@ -110,7 +111,7 @@ class ParameterServers(Strategy):
     def join(self, config: TrainerConfig) -> TrainerConfig:
         """Begins to train; the client has joined the job."""
         self._refused_at = None
-        self._end = JobEnd(self)
+        self._end = JobEnd(weakref.proxy(self))
         return super().join(config)
 
     @property

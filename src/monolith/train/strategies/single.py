@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from typing import TYPE_CHECKING
 
 from monolith.ps.dense import DenseClient
@@ -24,9 +25,25 @@ if TYPE_CHECKING:
     from monolith.train.strategies.strategy import EndedBy
     from monolith.train.task import Mode
 
-__all__ = ["SingleProcess", "open_server_dense"]
+__all__ = ["AppliedBatches", "SingleProcess", "open_server_dense"]
 
 _log = logging.getLogger(__name__)
+
+
+class AppliedBatches:
+    """Numbers of the last batches in the state of a session. It does not keep the state alive."""
+
+    def __init__(self) -> None:
+        self._state: Callable[[], TrainState | None] = lambda: None
+
+    def attach(self, state: TrainState) -> None:
+        """Takes the state of a session."""
+        self._state = weakref.ref(state)
+
+    def __call__(self) -> dict[int, int]:
+        """Returns worker -> number of its last batch."""
+        state = self._state()
+        return {} if state is None else {worker: stamp.seq for worker, stamp in state.applied.items()}
 
 
 class SingleProcess(Strategy):
@@ -39,7 +56,7 @@ class SingleProcess(Strategy):
     def __init__(self, dense_servers: DenseServers | None = None) -> None:
         super().__init__()
         self._dense_servers = dense_servers
-        self._state: TrainState | None = None
+        self._applied = AppliedBatches()
         self._inputs = LocalJob(applied=self._applied)
 
     def require_session(self, mode: Mode, dense: DenseConfig) -> None:
@@ -50,7 +67,7 @@ class SingleProcess(Strategy):
 
     def join(self, config: TrainerConfig) -> TrainerConfig:
         """Begins a run."""
-        self._state = None
+        self._applied = AppliedBatches()
         self._inputs = LocalJob(num_workers=config.num_workers, applied=self._applied)
         return super().join(config)
 
@@ -64,7 +81,7 @@ class SingleProcess(Strategy):
 
     def attach(self, state: TrainState) -> None:
         """Takes the state, whose last batches show which inputs are finished."""
-        self._state = state
+        self._applied.attach(state)
 
     def restore(self, state: TrainState, saver: Saver | None, *, clock: Clock) -> None:
         """Restores the newest checkpoint, with the inputs of the run that saved it."""
@@ -90,9 +107,6 @@ class SingleProcess(Strategy):
             _log.info("session: continues with the input of worker %d, which is no longer in the job", number)
             session.adopt_worker(number)
         return number is not None
-
-    def _applied(self) -> dict[int, int]:
-        return {} if self._state is None else {worker: stamp.seq for worker, stamp in self._state.applied.items()}
 
 
 def open_server_dense(
