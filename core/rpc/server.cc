@@ -210,7 +210,7 @@ void Server::AddLocked(Stream stream, std::string peer) {
 void Server::Adopt(Socket socket, std::string peer) {
   SetNonBlocking(socket);
   std::vector<std::shared_ptr<Connection>> excess;  // destroyed after the lock, as in Drop()
-  std::lock_guard lock(mutex_);
+  MutexLock lock(mutex_);
   if (stopping_) throw Error(Code::kFailedPrecondition, "server: it has stopped");
   if (static_cast<int>(connections_.size()) >= options_.max_connections) {
     ++refused_;

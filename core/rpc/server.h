@@ -113,7 +113,7 @@ class Server {
   // Whether no connection is served or has an answer to send.
   bool IsQuietLocked() const REQUIRES(mutex_);
   void AcceptAll();
-  void AddLocked(Stream stream, std::string peer);
+  void AddLocked(Stream stream, std::string peer) REQUIRES(mutex_);
   // Removes the oldest strangers above the limit from the connections; the caller destroys them, without the lock.
   std::vector<std::shared_ptr<Connection>> TakeExcessLocked() REQUIRES(mutex_);
   void ListenOn();

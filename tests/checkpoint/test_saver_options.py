@@ -16,8 +16,7 @@ from monolith.checkpoint import (
     SaverConfig,
 )
 from monolith.checkpoint.options import CheckpointConfig
-from monolith.testing import ExampleTask
-from monolith.train import RestoringConfig, SavingConfig, Trainer, TrainerConfig
+from monolith.train import RestoringConfig, SavingConfig, SingleProcess, TrainerConfig
 
 TOLD: dict[str, Any] = {
     "max_to_keep": 3,
@@ -57,7 +56,9 @@ def test_an_unknown_one_names_the_nearest(tmp_path: Path) -> None:
 def test_the_options_of_a_trainer_reach_its_saver(tmp_path: Path) -> None:
     saving = SavingConfig(**{each.name: TOLD[each.name] for each in fields(CheckpointConfig)})
     config = TrainerConfig(model_dir=str(tmp_path), saving=saving, restoring=TOLD["restoring"])
-    found = options_of(Trainer(ExampleTask, config)._saver())
+    strategy = SingleProcess()
+    strategy.join(config)
+    found = options_of(strategy.open_saver())
     assert {name: getattr(found, name) for name in TOLD} == TOLD
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from monolith.data.file_queue import LookUp
 from monolith.data.file_queue.shared import SharedFileQueue
 from monolith.data.records.reader import read_examples
 from monolith.data.records.writer import write_examples
@@ -20,7 +21,7 @@ from monolith.export.export_records import ExportRecords
 from monolith.export.manifest import ExportManifest, RowsPlace
 from monolith.files import CopyFile, replaced_file, text_files
 from monolith.job.queue_logs import QueueLogs
-from monolith.job.queues import JobQueues, LookUp
+from monolith.job.queues import JobQueues
 from monolith.ps.recovery.entries import RecordMeta
 from monolith.ps.recovery.record_file import RecoveryFileWriter
 from monolith.ps.recovery.record_folder import RecordFolder
@@ -173,6 +174,7 @@ def _take_job_file(folder: Path) -> None:
     with closing(JobQueues(QueueLogs(folder / "queues"))) as queues:
         queue = queues.open("files", digest="x", num_look_ups=1, seed=None)
         while isinstance(found := queue.take(0, _job_files(folder), 0), LookUp):
+            assert found.number is not None
             queue.found(found.number, ["a", "b", "c", "d"])
 
 

@@ -18,7 +18,7 @@ from monolith.nn import Embeddings
 from monolith.ps import DenseClient, PsCluster, PsServer, PsStore
 from monolith.tables.batch import BatchStamp
 from monolith.testing import ExampleTask
-from monolith.train import Session
+from monolith.train import Session, SingleProcess
 from ps.dense_models import OPTIMIZERS, Weights, assert_same, values_of
 
 
@@ -125,7 +125,7 @@ def test_rows_and_dense_weights_of_servers_are_cut_together(tmp_path: Path) -> N
 
         task = Task()
         with (
-            Session(task, servers=cluster, deterministic=True, restore=saver.restore) as session,
+            Session(task, strategy=SingleProcess(cluster), deterministic=True, restore=saver.restore) as session,
             session.feed(task.input_fn("train")) as feed,
         ):
             for _ in range(steps):

@@ -18,7 +18,7 @@ from monolith.optim import Shampoo
 from monolith.ps.dense.client import DenseClient
 from monolith.ps.dense.wire import Kind
 from monolith.testing import ExampleTask
-from monolith.train import DenseConfig, Session, Spec, Trainer, TrainerConfig
+from monolith.train import DenseConfig, Session, SingleProcess, Spec, Trainer, TrainerConfig
 from monolith.train.compat.options import RunnerConfig
 from monolith.train.roles.local_runner import make_trainer
 from ps.dense_fakes import FakeServers
@@ -93,7 +93,7 @@ def assert_same(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> None:
 def test_a_run_over_servers_is_bit_for_bit_that_of_one_process(kind: str, num_ps: int) -> None:
     expected = trained(task_of(kind), 5)
     servers = FakeServers(num_ps)
-    assert_same(trained(task_of(kind), 5, servers=servers), expected)
+    assert_same(trained(task_of(kind), 5, strategy=SingleProcess(servers)), expected)
     assert [shard.applied() for shard in servers.shards] == [{0: 4}] * num_ps
 
 
@@ -124,7 +124,7 @@ class CountingTask(ExampleTask):
 )
 def test_a_step_lags_by_as_many_updates_as_the_page_specifies(settings: dict[str, bool], seen: list[int]) -> None:
     task, servers = CountingTask(), FakeServers(2)
-    with Session(task, servers=servers, dense=DenseConfig(**settings)) as session:
+    with Session(task, strategy=SingleProcess(servers), dense=DenseConfig(**settings)) as session:
         for batch in list(task.input_fn("train"))[:6]:
             session.run(batch)
         session.settle()
@@ -138,7 +138,7 @@ def test_a_postponed_push_has_the_learning_rate_of_its_own_step() -> None:
             return {"half": torch.optim.lr_scheduler.ExponentialLR(optimizers["dense"], 0.5)}
 
     task, servers = Halving(), FakeServers(1)
-    with Session(task, servers=servers, dense=DenseConfig(postpush=True)) as session:
+    with Session(task, strategy=SingleProcess(servers), dense=DenseConfig(postpush=True)) as session:
         for batch in list(task.input_fn("train"))[:3]:
             session.run(batch)
         session.settle()
@@ -149,7 +149,7 @@ def test_a_postponed_push_has_the_learning_rate_of_its_own_step() -> None:
 
 def test_after_a_settle_a_step_sees_everything() -> None:
     task, servers = CountingTask(), FakeServers(1)
-    with Session(task, servers=servers, dense=DenseConfig(prefetch=True, postpush=True)) as session:
+    with Session(task, strategy=SingleProcess(servers), dense=DenseConfig(prefetch=True, postpush=True)) as session:
         for number, batch in enumerate(list(task.input_fn("train"))[:6]):
             if number == 3:
                 session.settle()
@@ -167,7 +167,7 @@ def test_a_checkpoint_resumes_on_another_number_of_servers(
     kind: str, saved_by: int, restored_by: int, background: bool, tmp_path: Path
 ) -> None:
     def servers(count: int) -> dict[str, Any]:
-        return {} if count == 0 else {"servers": FakeServers(count)}
+        return {} if count == 0 else {"strategy": SingleProcess(FakeServers(count))}
 
     task = task_of(kind)
     with (
@@ -188,7 +188,7 @@ def test_a_checkpoint_resumes_on_another_number_of_servers(
 
 def test_the_form_of_a_checkpoint_is_that_of_one_process(tmp_path: Path) -> None:
     manifests = []
-    for number, options in enumerate(({}, {"servers": FakeServers(3)})):
+    for number, options in enumerate(({}, {"strategy": SingleProcess(FakeServers(3))})):
         task, folder = task_of(), tmp_path / str(number)
         with Session(task, deterministic=True, **options) as session, session.feed(task.input_fn("train")) as feed:  # type: ignore[arg-type]
             for _ in range(3):
@@ -219,7 +219,7 @@ def test_dense_weights_are_frozen_while_pushes_are_held_and_fetched_afterwards(t
 
     events: list[str] = []
     task = task_of()
-    with Session(task, servers=HeldServers(1)) as session, Saver(tmp_path) as saver:
+    with Session(task, strategy=SingleProcess(HeldServers(1))) as session, Saver(tmp_path) as saver:
         session.run(task.input_fn("train").make(0))
         events.clear()
         saver.save(session.state, background=False)
@@ -229,48 +229,54 @@ def test_dense_weights_are_frozen_while_pushes_are_held_and_fetched_afterwards(t
 def test_a_checkpoint_records_what_was_applied_of_every_worker(tmp_path: Path) -> None:
     servers = FakeServers(2)
     task = task_of()
-    with Session(task, servers=servers, worker_index=1) as other:
+    with Session(task, strategy=SingleProcess(servers), worker_index=1) as other:
         other.run(task.input_fn("train").make(0), b"other")
     chief_task = task_of()
-    with Session(chief_task, servers=servers) as session, Saver(tmp_path) as saver:
+    with Session(chief_task, strategy=SingleProcess(servers)) as session, Saver(tmp_path) as saver:
         session.run(chief_task.input_fn("train").make(1), b"chief")
         saver.save(session.state, background=False)
-    with Saver(tmp_path) as saver, Session(task_of(), restore=saver.restore, servers=FakeServers(1)) as session:
+    with (
+        Saver(tmp_path) as saver,
+        Session(task_of(), restore=saver.restore, strategy=SingleProcess(FakeServers(1))) as session,
+    ):
         assert {worker: stamp.position for worker, stamp in session.state.applied.items()} == {0: b"chief", 1: b"other"}
 
 
 def test_a_checkpoint_of_servers_that_differ_by_a_batch_goes_back_to_as_many_only(tmp_path: Path) -> None:
     servers, task = FakeServers(2), task_of()
-    with Session(task, servers=servers) as session, Saver(tmp_path) as saver:
+    with Session(task, strategy=SingleProcess(servers)) as session, Saver(tmp_path) as saver:
         for number in range(2):
             session.run(task.input_fn("train").make(number))
         dying = task_of()
         servers.gates[1].is_open = False
-        with pytest.raises(UnavailableError), Session(dying, servers=servers, worker_index=1) as other_session:
+        with (
+            pytest.raises(UnavailableError),
+            Session(dying, strategy=SingleProcess(servers), worker_index=1) as other_session,
+        ):
             other_session.run(dying.input_fn("train").make(2))
         saver.save(session.state, background=False)
         servers.gates[1].is_open = True
     with Saver(tmp_path) as saver:
-        for other in ({}, {"servers": FakeServers(3)}):
+        for other in ({}, {"strategy": SingleProcess(FakeServers(3))}):
             with (
                 pytest.raises(FailedPreconditionError, match="restore it into 2 servers"),
                 Session(task_of(), restore=saver.restore, **other),  # type: ignore[arg-type]
             ):
                 pass
         same = FakeServers(2)
-        with Session(task_of(), restore=saver.restore, servers=same) as session:
+        with Session(task_of(), restore=saver.restore, strategy=SingleProcess(same)) as session:
             assert [shard.applied().keys() for shard in same.shards] == [{0, 1}, {0}]
 
 
 def test_weights_that_restart_from_scratch_do_so_on_servers(tmp_path: Path) -> None:
     servers, task = FakeServers(2), task_of()
-    with Session(task, servers=servers, deterministic=True) as session, Saver(tmp_path) as saver:
+    with Session(task, strategy=SingleProcess(servers), deterministic=True) as session, Saver(tmp_path) as saver:
         for number in range(3):
             session.run(task.input_fn("train").make(number))
         saver.save(session.state, background=False)
     fresh = trained(task_of(), 0)
     with Saver(tmp_path, restoring=RestoreConfig(clear_nn=True)) as saver:
-        found = trained(task_of(), 0, restore=saver.restore, servers=servers)
+        found = trained(task_of(), 0, restore=saver.restore, strategy=SingleProcess(servers))
     assert_same(found, fresh)
 
 
@@ -280,13 +286,16 @@ def test_a_train_op_of_its_own_is_refused_where_servers_keep_the_weights() -> No
             return Spec(train_op=lambda: None)
 
     task = Own()
-    with Session(task, servers=FakeServers(1)) as session, pytest.raises(FailedPreconditionError, match="servers keep"):
+    with (
+        Session(task, strategy=SingleProcess(FakeServers(1))) as session,
+        pytest.raises(FailedPreconditionError, match="servers keep"),
+    ):
         session.run(task.input_fn("train").make(0))
 
 
 def test_servers_are_for_training_alone() -> None:
     with pytest.raises(InvalidArgumentError, match="mode is 'eval'; restore a checkpoint"):
-        Session(task_of(), mode="eval", servers=FakeServers(1))
+        Session(task_of(), mode="eval", strategy=SingleProcess(FakeServers(1)))
 
 
 @pytest.mark.parametrize("name", ["prefetch", "postpush", "partition"])

@@ -221,7 +221,7 @@ def case_accelerator(folder: Path) -> Any:
     params.accelerator = "horovod"
     trainer = make_trainer(DistributedCpuTrainingConfig(model_dir=str(folder / "model")), params)
     trainer.train(max_steps=2)
-    trainer.forget_state()
+    trainer.release_state()
     estimator = Estimator(params, RunnerConfig(model_dir=str(folder / "model")))
     step = estimator.train(max_steps=4).global_step
     task = params.instantiate()

@@ -115,7 +115,7 @@ def outcome(model_dir: str) -> dict[str, Any]:
     """How often lines were trained (times -> lines), and how well the model predicts all of them."""
     trainer = Trainer(Clicks(), TrainerConfig(model_dir=model_dir))
     found = trainer.evaluate()
-    with trainer.looking() as session:
+    with trainer.inference_session() as session:
         model: Any = session.state.model
         counts = model["lines"]({"line": torch.arange(ROWS)})["line"].detach().squeeze(1).tolist()
     times = [round(count, 3) for count in counts]

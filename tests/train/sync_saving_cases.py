@@ -32,7 +32,7 @@ def trained(folder: Path, saving: SavingConfig, *, hooks: tuple[Hook, ...] = (),
     config = TrainerConfig(model_dir=str(folder / "model"), saving=saving, deterministic=True, **part)
     trainer = Trainer(Thirteen(), config, hooks=hooks)
     trainer.train(max_steps=steps)
-    trainer.forget_state()
+    trainer.release_state()
     return trainer
 
 

@@ -26,9 +26,9 @@ from monolith.serving import DiscoverySyncBackend
 from monolith.testing import ExampleTask
 from monolith.testing.store_contents import changes_of
 from monolith.train import JobConfig, RunnerConfig, Trainer, TrainerConfig, distributed_train
-from monolith.train.job_part import JobPart
 from monolith.train.roles import server_watch
 from monolith.train.roles import worker as _worker_role
+from monolith.train.strategies.servers import ParameterServers
 from train.job_threads import ThreadJob
 from train.shared_clicks import SharedClicks
 
@@ -283,14 +283,14 @@ class TestPatience:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(server_watch, "GIVE_UP_SECONDS", 0.5)
-        parts: list[JobPart] = []
+        parts: list[ParameterServers] = []
 
-        class Parts(JobPart):
+        class Parts(ParameterServers):
             def __init__(self, *arguments: Any, **more: Any) -> None:
                 super().__init__(*arguments, **more)
                 parts.append(self)
 
-        monkeypatch.setattr(_worker_role, "JobPart", Parts)
+        monkeypatch.setattr(_worker_role, "ParameterServers", Parts)
         trains = [threading.Event(), threading.Event()]
         job = ThreadJob(tmp_path, num_ps=2, num_workers=2, params=lambda: params(10_000))
         for index in (0, 1):
@@ -301,7 +301,7 @@ class TestPatience:
         for index in (0, 1):
             job.roles["ps", index].result(60)
         for part in parts:
-            part.ask_to_stop()
+            part.stop_job()
         for index in (0, 1):
             with pytest.raises(
                 CancelledError, match="stopped without a last save, because a parameter server is unavailable"

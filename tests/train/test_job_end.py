@@ -10,8 +10,8 @@ import pytest
 from monolith.checkpoint import TrainState
 from monolith.job.state import JobMember, JobState
 from monolith.testing import FakeClock
-from monolith.train._training_loop import JobEnd, _unfinished
 from monolith.train.config.job_config import JobConfig
+from monolith.train.strategies.job_end import JobEnd, _unfinished
 
 
 @pytest.mark.parametrize(("stops", "awaited"), [(False, [1, 2]), (True, [1])])
@@ -58,19 +58,19 @@ class Job:
     def __init__(self, state: JobState, *, index: int = 0) -> None:
         self.clock = FakeClock()
         self.client = Client(state, self.clock, index=index)
-        self.is_chief, self.wants_to_stop = index == 0, False
+        self.is_chief, self.stop_requested = index == 0, False
         self.settings = JobConfig(chief_timeout_seconds=30.0)
         self.state = TrainState()
         self.adopted: list[int] = []
 
     def settle(self) -> None: ...
 
-    def take_worker(self, number: int) -> None:
+    def adopt_worker(self, number: int) -> None:
         self.adopted.append(number)
 
     def has_more(self, ended_by: str) -> bool:
         part: Any = self
-        return JobEnd(part, part, while_waiting=lambda: None).has_more(cast("Any", ended_by))
+        return JobEnd(part).has_more(part, cast("Any", ended_by), while_waiting=lambda: None)
 
 
 LOST = JobState(num_workers=2, members=(JobMember(role="worker", index=0),), adoptable=frozenset({1}))

@@ -14,11 +14,11 @@ from monolith.hooks.slow_start import CustomGlobalStepWaiterHook
 from monolith.job.state import JobMember, JobState
 from monolith.testing import FakeClock
 from monolith.train import JobConfig, JobProgramConfig, SavingConfig, TrainerConfig
-from monolith.train._run_hooks import JobHook, chief_hooks, worker_job_hooks
-from monolith.train._training_loop import JobEnd
+from monolith.train._run_hooks import chief_hooks
 from monolith.train.roles.place import RolePlace
 from monolith.train.roles.server_watch import ServerReconnector
 from monolith.train.roles.worker import WorkerRole
+from monolith.train.strategies.servers import JobHook, ParameterServers
 from train.job_threads import MemoryDiscovery
 
 if TYPE_CHECKING:
@@ -48,15 +48,10 @@ class FakeClient:
         return predicate(self.state)
 
 
-def part_of(client: FakeClient, settings: JobConfig | None = None) -> Any:
-    return SimpleNamespace(
-        client=client,
-        clock=client.clock,
-        settings=settings or JobConfig(),
-        is_chief=client.index == 0,
-        wants_to_stop=False,
-        health_hook=None,
-    )
+def part_of(client: FakeClient, settings: JobConfig | None = None) -> ParameterServers:
+    other: Any = None
+    given: Any = client
+    return ParameterServers(other, given, settings or JobConfig(), servers_back=other, clock=client.clock)
 
 
 def worker(index: int, *, alive: bool) -> JobMember:
@@ -67,7 +62,7 @@ class TestTheEnd:
     def end(self, state: JobState, settings: JobConfig) -> tuple[bool, FakeClient]:
         client = FakeClient(state)
         session: Any = SimpleNamespace(settle=lambda: None, state=SimpleNamespace(global_step=3))
-        found = JobEnd(part_of(client, settings), session, while_waiting=lambda: None).has_more("data")
+        found = part_of(client, settings).has_more_input(session, "data", while_waiting=lambda: None)
         return found, client
 
     def test_a_chief_waits_for_unavailable_workers_until_its_timeout(self) -> None:
@@ -147,7 +142,7 @@ class TestAttempts:
 class TestHooks:
     def test_a_worker_starts_slowly_by_the_step_of_the_job(self) -> None:
         client = FakeClient(JobState(num_workers=3, steps=10), index=2)
-        hooks = worker_job_hooks(part_of(client, JobConfig(slow_start_steps=9, max_slow_start_wait_minutes=2)))
+        hooks = part_of(client, JobConfig(slow_start_steps=9, max_slow_start_wait_minutes=2)).hooks_after_savers()
         (slow,) = (each for each in hooks if isinstance(each, CustomGlobalStepWaiterHook))
         assert slow._wait_until_step == 9  # int(9 * ln 3)
         assert slow._global_step is not None
@@ -156,8 +151,8 @@ class TestHooks:
         assert [type(each) for each in hooks[-3:]] == [BarrierHook, CustomGlobalStepWaiterHook, JobHook]
 
     def test_the_chief_and_a_job_without_it_do_not_wait(self) -> None:
-        chief = worker_job_hooks(part_of(FakeClient(JobState(num_workers=2)), JobConfig(slow_start_steps=9)))
-        other = worker_job_hooks(part_of(FakeClient(JobState(num_workers=2), index=1)))
+        chief = part_of(FakeClient(JobState(num_workers=2)), JobConfig(slow_start_steps=9)).hooks_after_savers()
+        other = part_of(FakeClient(JobState(num_workers=2), index=1)).hooks_after_savers()
         assert not any(isinstance(each, CustomGlobalStepWaiterHook) for each in [*chief, *other])
 
     @pytest.mark.parametrize("barrier", [False, True])
@@ -169,7 +164,8 @@ class TestHooks:
         )
         saver: Saver = SimpleNamespace(dense_only=False, model_dir=str(tmp_path))  # type: ignore[assignment]
         part = part_of(FakeClient(JobState(num_workers=2)), config.job)
-        hooks = chief_hooks(config, saver, model_name="m", job=part)
+        part.join(config)
+        hooks = chief_hooks(config, saver, part, model_name="m")
         full, dense = (each for each in hooks if type(each).__name__ == "NoFirstSaveCheckpointSaverHook")
         guards = [each._options.guard_saver_listeners for each in (full, dense)]  # type: ignore[attr-defined]
         assert [len(each) for each in guards] == [1, int(barrier)]

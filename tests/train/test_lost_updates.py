@@ -9,8 +9,8 @@ import pytest
 from monolith.errors import UnavailableError
 from monolith.job.state import JobState, LostUpdates
 from monolith.tables.batch import BatchStamp
-from monolith.train.job_part import JobPart
 from monolith.train.saving.resuming import OwnerProgress, resume
+from monolith.train.strategies.servers import ParameterServers
 
 if TYPE_CHECKING:
     from monolith.job.job import JobClient
@@ -64,11 +64,11 @@ class DeafClient:
 
 def test_a_loss_that_could_not_be_reported_is_reported_by_the_next_attempt(caplog: pytest.LogCaptureFixture) -> None:
     client, nobody = DeafClient(), cast("Any", None)
-    part = JobPart(nobody, cast("JobClient", client), nobody, servers_back=nobody, clock=nobody)
-    part.count(stamp(9), under_way=0)
+    part = ParameterServers(nobody, cast("JobClient", client), nobody, servers_back=nobody, clock=nobody)
+    part.count_step(9, stamp(9), under_way=0)
     known = [OwnerProgress(0, stamp(9)), OwnerProgress(1, stamp(7))]
     with pytest.raises(UnavailableError):
-        part.resume(0, known)
-    assert part.resume(0, known).next_seq == 10
+        part.resume(0, None, known, next_batch=0)
+    assert part.resume(0, None, known, next_batch=0).next_seq == 10
     assert client.reports == [(0, 1, range(8, 10))]
     assert caplog.text.count("server 1 recovered without 2 of its updates") == 1

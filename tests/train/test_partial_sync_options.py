@@ -11,7 +11,7 @@ import pytest
 from monolith.cluster.discovery import ServiceDiscovery, TfConfigServiceDiscovery
 from monolith.launch import LaunchPlan
 from monolith.testing import ExampleTask
-from monolith.train import RunnerConfig, Trainer, TrainerConfig, distributed_sync_train, distributed_train
+from monolith.train import Ranks, RunnerConfig, Trainer, TrainerConfig, distributed_sync_train, distributed_train
 from monolith.train.compat.refusal import _REFUSED
 from monolith.train.config.job_config import SyncConfig
 from monolith.train.roles.local_runner import make_trainer
@@ -73,5 +73,5 @@ def test_a_run_without_servers_and_a_launcher_without_ranks_refuse_it(tmp_path: 
 def test_servers_of_rows_need_a_synchronous_run() -> None:
     servers: Any = object()
     with pytest.raises(ValueError, match=r"row_servers are those of a synchronous run, and config\.sync is None"):
-        Trainer(ExampleTask(), TrainerConfig(), row_servers=servers)
-    Trainer(ExampleTask(), TrainerConfig(sync=SyncConfig()), row_servers=servers)
+        Trainer(ExampleTask(), TrainerConfig(), strategy=Ranks(servers))
+    Trainer(ExampleTask(), TrainerConfig(sync=SyncConfig()), strategy=Ranks(servers))

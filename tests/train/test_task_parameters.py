@@ -16,6 +16,7 @@ from monolith.train import (
     RunConfig,
     RunnerConfig,
     Session,
+    SingleProcess,
     Task,
     Trainer,
     TrainerConfig,
@@ -194,8 +195,10 @@ class TestEffective:
         params.metrics.set(enable_throughput_hook=on, enable_tf2_profiler_hook=on)
         options = RunnerConfig(model_dir=str(tmp_path), profile_some_steps_from=1)
         trainer = Trainer(params, trainer_config_of(options, params))
-        with trainer._saver() as saver:  # type: ignore[union-attr]
-            kinds = {type(hook) for hook in chief_hooks(trainer.config, saver, model_name="m")}
+        strategy = SingleProcess()
+        strategy.join(trainer.config)
+        with strategy.open_saver() as saver:  # type: ignore[union-attr]
+            kinds = {type(hook) for hook in chief_hooks(trainer.config, saver, strategy, model_name="m")}
         assert (ThroughputMetricHook in kinds, ProfilerHook in kinds) == (on, on)
 
     def test_where_exports_go(self, tmp_path: Path) -> None:

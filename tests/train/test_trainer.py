@@ -424,7 +424,7 @@ class TestFailures:
 
     def test_which_errors_count_can_be_narrowed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert set(train.PREEMPTION_ERRORS) == {AbortedError, UnavailableError}
-        monkeypatch.setattr("monolith.train._training_loop._errors", train.preemption_errors())
+        monkeypatch.setattr("monolith.train._preemption._errors", train.preemption_errors())
         train.enable_monkey_patch()
         assert list(train.PREEMPTION_ERRORS) == [AbortedError]
         with pytest.raises(UnavailableError):

@@ -16,7 +16,7 @@ from monolith.cli._bench.measurement import Measurement, median_ratio, spread
 from monolith.cli._bench.timing import TimedStep, quiet_collector
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.ps import PsCluster, PsStore
-from monolith.train import Session
+from monolith.train import Session, SingleProcess
 
 if TYPE_CHECKING:
     from monolith.cli._bench.setting import Setting
@@ -63,7 +63,7 @@ def _bare_loop(setting: Setting, running: ExitStack) -> TimedStep[None]:
     task.slots = [f"slot_{number}" for number in range(setting.features)]
     batches = training_batches(setting, task.slots)
     with use_table_defaults(TableDefaults(store=lambda configs: PsStore(configs, servers=cluster))):
-        session = running.enter_context(Session(task, pipeline=PIPELINE, servers=cluster))
+        session = running.enter_context(Session(task, pipeline=PIPELINE, strategy=SingleProcess(cluster)))
     feed = running.enter_context(session.feed(itertools.cycle(batches)))
     for _ in range(2 * len(batches)):
         session.run_next(feed)

@@ -311,7 +311,7 @@ class TaskSession:
 
     def _run(self) -> None:
         try:
-            with self._trainer.looking() as session:
+            with self._trainer.inference_session() as session:
                 self.signatures = _signatures(session)
                 self._opened.put(None)
                 self._answer_all(session)

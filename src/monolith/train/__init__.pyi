@@ -2,10 +2,12 @@ from monolith.errors import OpError
 from monolith.hooks import get_current_session as get_current_session
 
 from ._dense_step import DenseConfig as DenseConfig
+from ._preemption import enable_monkey_patch as enable_monkey_patch
+from ._preemption import preemption_errors as preemption_errors
 from ._run_hooks import StopAtStep as StopAtStep
+from ._session_parts import SessionConfig as SessionConfig
+from ._session_parts import SessionState as SessionState
 from ._table_pipeline import PipelineConfig as PipelineConfig
-from ._training_loop import enable_monkey_patch as enable_monkey_patch
-from ._training_loop import preemption_errors as preemption_errors
 from .async_function import AsyncFunctionMgr as AsyncFunctionMgr
 from .batch_time import REQUEST_TIME as REQUEST_TIME
 from .batch_time import time_of as time_of
@@ -68,9 +70,12 @@ from .roles.ps_benchmark import BenchmarkConfig as BenchmarkConfig
 from .roles.ps_benchmark import PsBenchMarkTask as PsBenchMarkTask
 from .roles.sync_runner import distributed_sync_train as distributed_sync_train
 from .session import Session as Session
-from .session import SessionState as SessionState
 from .step_result import StepResult as StepResult
 from .step_result import num_examples_of as num_examples_of
+from .strategies.ranks import Ranks as Ranks
+from .strategies.servers import ParameterServers as ParameterServers
+from .strategies.single import SingleProcess as SingleProcess
+from .strategies.strategy import Strategy as Strategy
 from .task import Mode as Mode
 from .task import Spec as Spec
 from .task import Task as Task

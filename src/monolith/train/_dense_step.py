@@ -70,6 +70,20 @@ class StepGradients:
     """Checks for values that must not be applied, such as NaN; returns the reason, or None."""
 
 
+class FollowedStep(Protocol):
+    """A step of other processes."""
+
+    @property
+    def reached(self) -> int:
+        """The global step after it."""
+        ...
+
+    @property
+    def num_pushes(self) -> int:
+        """Updates of rows that come with it."""
+        ...
+
+
 class DenseStep(Protocol):
     """Update of dense weights. Only the training thread may use it."""
 
@@ -101,6 +115,17 @@ class DenseStep(Protocol):
 
         Raises:
             InvalidArgumentError: the gradients must not be applied; nothing has changed.
+        """
+        ...
+
+    def follow(self, weights: Sequence[Parameter]) -> FollowedStep | None:
+        """Takes part in a step of other processes, without a batch.
+
+        Args:
+            weights: The dense weights; they get the gradients of the others.
+
+        Returns:
+            Content of the step; None if no other process has a batch.
         """
         ...
 
@@ -138,6 +163,10 @@ class LocalDense:
 
     def combine(self, gradients: StepGradients) -> None:
         """Does nothing: there are no other ranks."""
+
+    def follow(self, weights: Sequence[Parameter]) -> FollowedStep | None:  # noqa: ARG002 - there are no other ranks
+        """Returns None: no other process makes the same steps."""
+        return None
 
     def step(self, stamp: BatchStamp | None, global_step: int) -> None:  # noqa: ARG002 - optimizers ask for it
         """Steps each optimizer."""
@@ -194,6 +223,10 @@ class ServerDense:
 
     def combine(self, gradients: StepGradients) -> None:
         """Does nothing: there are no other ranks."""
+
+    def follow(self, weights: Sequence[Parameter]) -> FollowedStep | None:  # noqa: ARG002 - there are no other ranks
+        """Returns None: no other process makes the same steps."""
+        return None
 
     def step(self, stamp: BatchStamp | None, global_step: int) -> None:
         """Pushes, or postpones the push."""

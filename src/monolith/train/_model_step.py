@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monolith.errors import FailedPreconditionError
+from monolith.errors import FailedPreconditionError, OutOfRangeError
 from monolith.nn.embeddings import RowAnchor
 from monolith.optim import clip_factor, global_norm, linear_warmup
 from monolith.train._dense_step import StepGradients
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from monolith.tables import BatchStamp
     from monolith.train._dense_step import DenseStep
     from monolith.train._table_pipeline import TablePipeline
+    from monolith.train.strategies.strategy import Strategy
     from monolith.train.task import Mode, Task
 
 
@@ -37,7 +38,7 @@ class ModelStep:
         state: The state that it updates.
         pipeline: Reads and updates of the rows.
         dense: Updates the dense weights.
-        count: Returns the global step after the step of a batch; None: one more, as there are no other workers.
+        strategy: Counts the steps of all processes.
     """
 
     def __init__(
@@ -47,13 +48,13 @@ class ModelStep:
         pipeline: TablePipeline,
         dense: DenseStep,
         *,
-        count: Callable[[BatchStamp], int] | None = None,
+        strategy: Strategy,
     ) -> None:
         self._task = task
         self._state = state
         self._pipeline = pipeline
         self._dense = dense
-        self._count = count
+        self._strategy = strategy
         self._optimizers = list(state.optimizers.values())
         self._embeddings: Sequence[Embeddings] = list(state.embeddings.values())
         self._clip = _clipping(task)
@@ -128,18 +129,24 @@ class ModelStep:
         self._decay_weights()
         self._dense.step(stamp, step)
         self._pipeline.push(taken)
-        self._advance(step + 1 if self._count is None or stamp is None else max(step, self._count(stamp)))
+        under_way = max(self._pipeline.under_way, self._dense.under_way)
+        self._advance(self._strategy.count_step(step, stamp, under_way=under_way))
 
-    def follow(self, reached: int) -> None:
-        """Makes a step without a batch: updates the weights as ranks with a batch do.
+    def follow(self) -> None:
+        """Makes a step of other processes, without a batch: takes their gradients, and follows their updates of rows.
 
-        The gradients are in place already; those of rows came with the other ranks' batches.
+        Raises:
+            OutOfRangeError: no process has a batch.
         """
+        followed = self._dense.follow(self.weights)
+        if followed is None:
+            raise OutOfRangeError("no rank has more batches")
         self.is_whole = False
         self._decay_weights()
-        self._dense.step(None, reached - 1)
-        self._advance(reached)
+        self._dense.step(None, followed.reached - 1)
+        self._advance(followed.reached)
         self.is_whole = True
+        self._pipeline.push_nothing(followed.num_pushes, followed.reached - 1)
 
     def _combine(self, loss: Tensor, scale: float, step: int) -> list[GradientStep]:
         """Takes the gradients of rows, once all that train in step with this process have theirs, too."""

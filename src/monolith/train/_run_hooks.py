@@ -1,4 +1,4 @@
-"""Hooks that a trainer attaches to its session: reports, progress, saves, stops, publishing, and those of a job."""
+"""Hooks that a trainer attaches to its session: reports, progress, saves, stops, and publishing."""
 
 from __future__ import annotations
 
@@ -6,17 +6,13 @@ import logging
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeAlias
 
 from monolith.clock import SystemClock
-from monolith.cluster import BarrierOp
 from monolith.deltalog import DeltaLog
 from monolith.files import join
 from monolith.hook import Hook, StepContext, stop_together
 from monolith.hooks import (
-    BarrierHook,
-    BarrierSaverListener,
-    CustomGlobalStepWaiterHook,
     DeltaPublishHook,
     Evaluation,
     EvictionHook,
@@ -34,14 +30,11 @@ from monolith.hooks import (
     SyncTrainingSaverControlHook,
     TensorBoardRecords,
     ThroughputMetricHook,
-    TrainingHooksHelper,
     evict_expired,
     has_tensorboard,
-    slow_start_step,
 )
 from monolith.hooks.server import ServerCredentials, ServerHook
 from monolith.observe import Progress, is_watched
-from monolith.train._rank_run import rank_listeners
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -50,11 +43,13 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.cluster import Barrier
     from monolith.hook import HookedSession
-    from monolith.hooks import RunRecordWriter, SaveGuard, SecondOrStepTimer, SwitchedTimer
+    from monolith.hooks import RunRecordWriter, SwitchedTimer
     from monolith.train.config.trainer_config import ControlConfig, SavingConfig, TablesConfig, TrainerConfig
     from monolith.train.history import History
-    from monolith.train.job_part import JobPart
-    from monolith.train.rank_part import RankPart
+    from monolith.train.strategies.strategy import Strategy
+
+
+_Timer: TypeAlias = SecondOrStepTimerWithTideSetting
 
 
 class StopAtStep(Hook):
@@ -90,10 +85,10 @@ class StopAtStep(Hook):
             stop_together(session)  # every rank of a synchronous run has the same step
 
 
-def record_hooks(config: TrainerConfig, history: History) -> list[Hook]:
+def record_hooks(config: TrainerConfig, history: History, strategy: Strategy) -> list[Hook]:
     """Records for the history, and of the chief for TensorBoard; the chief and all ranks count expired rows."""
     every_steps = config.reporting.summary_every_steps
-    counts = [_ExpiredRows(history)] if config.worker_index == 0 or config.sync is not None else []
+    counts = [_ExpiredRows(history)] if strategy.is_chief else []
     if every_steps is None:
         return [*counts]
     writers: list[RunRecordWriter] = [history]
@@ -151,17 +146,16 @@ def require_publishing(config: TrainerConfig, caller: str) -> None:
         )
 
 
-def publishing_hooks(config: TrainerConfig, ranks: RankPart | None) -> list[Hook]:
+def publishing_hooks(config: TrainerConfig, strategy: Strategy) -> list[Hook]:
     """Returns the hooks of the chief, which makes servers publish their rows, or of a rank that has rows itself."""
     publishing = config.publishing
-    is_first = config.worker_index == 0 if ranks is None else ranks.is_first
-    if publishing is None or not (is_first or (ranks is not None and ranks.shares_rows)):
+    if publishing is None or not (strategy.is_first or strategy.shares_rows):
         return []
     place = publishing.log if publishing.log is not None else join(config.model_dir or "", DELTA_LOG)
     log = DeltaLog(place, base_folder=publishing.base_folder)
     return [
         DeltaPublishHook(
-            log, publish_dense=is_first, interval=publishing.interval, dense_interval=publishing.dense_interval
+            log, publish_dense=strategy.is_first, interval=publishing.interval, dense_interval=publishing.dense_interval
         )
     ]
 
@@ -198,54 +192,6 @@ def marker_hooks(
     return hooks
 
 
-def chief_job_hooks(part: JobPart) -> list[Hook]:
-    """Returns the hooks before the savers: health of the servers, and that the model is restored."""
-    hooks: list[Hook] = []
-    if part.health_hook is not None:
-        hooks.append(part.health_hook)
-    return [*hooks, *_in_step(part).training_chief_hooks]
-
-
-def worker_job_hooks(part: JobPart) -> list[Hook]:
-    """Returns the hooks of every worker: heartbeat, barrier, delayed start, and end of the job."""
-    index, settings = part.client.index, part.settings
-    hooks: list[Hook] = [*_in_step(part).training_hooks, BarrierHook(index, part.client.barrier)]
-    if settings.slow_start_steps and index:
-        hooks.append(
-            CustomGlobalStepWaiterHook(
-                slow_start_step(settings.slow_start_steps, index),
-                max_non_tide_wait_minute=settings.max_slow_start_wait_minutes,
-                global_step=lambda: part.client.state.global_step,
-            )
-        )
-    return [*hooks, JobHook(part)]
-
-
-def _in_step(part: JobPart) -> TrainingHooksHelper:
-    return TrainingHooksHelper(
-        True,
-        part.client.num_workers,
-        part.client.index,
-        chief_timeout_seconds=part.settings.chief_timeout_seconds,
-        flags=part.client.flags,
-    )
-
-
-class JobHook(Hook):
-    """Reports this worker's progress to the job, and stops it with the job, or when its index was reassigned."""
-
-    def __init__(self, part: JobPart) -> None:
-        self._part = part
-
-    def before_run(self, context: StepContext) -> None:  # noqa: ARG002 - a hook's signature
-        """Checks the last received state; makes no call."""
-        self._part.client.require_connected()
-
-    def after_run(self, context: StepContext) -> None:
-        """Records the progress to report with the next heartbeat."""
-        self._part.client.set_progress(context.global_step)
-
-
 _log = logging.getLogger(__name__)
 
 DENSE_ONLY = "dense_only"
@@ -259,11 +205,10 @@ def _no_listeners(_: Saver) -> Sequence[SaverListener]:
 def chief_hooks(
     config: TrainerConfig,
     saver: Saver | None,
+    strategy: Strategy,
     *,
     model_name: str,
     clock: Clock | None = None,
-    job: JobPart | None = None,
-    ranks: RankPart | None = None,
     exports: Callable[[Saver], Sequence[SaverListener]] = _no_listeners,
 ) -> list[Hook]:
     """Files that ask for saves, saver, dense-only saver, controller and profiler, then metrics."""
@@ -271,26 +216,12 @@ def chief_hooks(
     if saver is not None and config.model_dir is not None:
         # Before the saver, so that a model whose loss is no number any more is not saved.
         hooks.append(NanTensorHook())
-        timers = _of_ranks(_timer(config.saving), ranks), _of_ranks(_dense_timer(config.saving), ranks)
+        timers = _shared(_timer(config.saving), strategy), _shared(_dense_timer(config.saving), strategy)
         hooks += marker_hooks(config, *timers, clock=clock or SystemClock())
-        guards: list[SaveGuard] = []
-        if job is not None:
-            patience = job.settings.max_pending_seconds_for_barrier
-            guards.append(BarrierSaverListener(job.client.barrier, max_pending_seconds=patience))
-        saving = _saving_hooks(
-            config.saving,
-            saver,
-            *timers,
-            guards=guards,
-            dense_guards=guards if config.job.barrier_at_dense_saves else [],
-            ranks=ranks,
-            exports=exports,
-        )
+        saving = _saving_hooks(config, saver, strategy, timers=timers, exports=exports)
         hooks += saving
         if config.control is not None:
-            # Without a job the barrier is local to this process.
-            barrier = BarrierOp(1) if job is None else job.client.barrier
-            hooks.append(_server_hook(config.control, config.model_dir, saving[0], barrier))
+            hooks.append(_server_hook(config.control, config.model_dir, saving[0], strategy.barrier))
         if config.reporting.profile_from is not None:
             windows = ProfileWindows(config.reporting.profile_from, every_steps=config.reporting.profile_every_steps)
             hooks.append(ProfilerHook(config.model_dir, windows))
@@ -302,9 +233,9 @@ def chief_hooks(
     return hooks
 
 
-def eviction_hooks(tables: TablesConfig, ranks: RankPart | None = None) -> list[Hook]:
+def eviction_hooks(tables: TablesConfig, strategy: Strategy) -> list[Hook]:
     """Returns hooks that remove expired rows every `evict_every_steps`, if it is set; they come before the saver."""
-    if tables.evict_every_steps is None or not _removes_rows(ranks):
+    if tables.evict_every_steps is None or not strategy.removes_rows:
         return []
     return [EvictionHook(every_steps=tables.evict_every_steps)]
 
@@ -341,19 +272,18 @@ def _server_hook(
     return ServerHook(model_dir, barrier, saver_hook, host=control.host, port=control.port, credentials=credentials)
 
 
-def _saving_hooks(  # noqa: PLR0913 - the state of the chief; mostly keywords
-    saving: SavingConfig,
+def _saving_hooks(
+    config: TrainerConfig,
     saver: Saver,
-    timer: SecondOrStepTimer | None,
-    dense_timer: SecondOrStepTimer | None,
+    strategy: Strategy,
     *,
-    guards: Sequence[SaveGuard] = (),
-    dense_guards: Sequence[SaveGuard] = (),
-    ranks: RankPart | None = None,
-    exports: Callable[[Saver], Sequence[SaverListener]] = _no_listeners,
+    timers: tuple[_Timer | None, _Timer | None],
+    exports: Callable[[Saver], Sequence[SaverListener]],
 ) -> list[NoFirstSaveCheckpointSaverHook]:
-    evicts = saving.evict_after and _removes_rows(ranks)
-    attached = [*rank_listeners(saver), *exports(saver), *([EvictAfterSave()] if evicts else [])]
+    saving, guards = config.saving, strategy.save_guards()
+    timer, dense_timer = timers
+    evicts = saving.evict_after and strategy.removes_rows
+    attached = [*strategy.saver_listeners(saver), *exports(saver), *([EvictAfterSave()] if evicts else [])]
     full = NoFirstSaveCheckpointSaverHook(
         saver,
         timer=timer,
@@ -363,37 +293,29 @@ def _saving_hooks(  # noqa: PLR0913 - the state of the chief; mostly keywords
     )
     if dense_timer is None:
         return [full]
-    options: dict[str, Any] = {"max_to_keep": saving.max_to_keep, "dense_only": True}
-    dense_saver = saver.subfolder(DENSE_ONLY, **options)
+    dense_saver = saver.subfolder(DENSE_ONLY, max_to_keep=saving.max_to_keep, dense_only=True)
     dense = NoFirstSaveCheckpointSaverHook(
         dense_saver,
         timer=dense_timer,
         listeners=exports(dense_saver),
         full_saver_hook=full,
-        guard_saver_listeners=dense_guards,
+        guard_saver_listeners=guards if config.job.barrier_at_dense_saves else [],
         ignore_save_errors=saving.ignore_errors,
     )
     return [full, dense]
 
 
-def _removes_rows(ranks: RankPart | None) -> bool:
-    """Returns whether this process removes expired rows: every rank its own, and rank 0 those of servers."""
-    return ranks is None or ranks.shares_rows or ranks.is_first
+def _shared(timer: _Timer | None, strategy: Strategy) -> _Timer | None:
+    return None if timer is None else strategy.shared_timer(timer)
 
 
-def _of_ranks(
-    timer: SecondOrStepTimerWithTideSetting | None, ranks: RankPart | None
-) -> SecondOrStepTimerWithTideSetting | None:
-    return timer if timer is None or ranks is None or ranks.is_alone else RankTimer(timer, ranks)
-
-
-def _dense_timer(saving: SavingConfig) -> SecondOrStepTimerWithTideSetting | None:
+def _dense_timer(saving: SavingConfig) -> _Timer | None:
     if saving.dense_every_steps is None and saving.dense_every_seconds is None:
         return None
     return SecondOrStepTimerWithTideSetting(saving.dense_every_seconds, saving.dense_every_steps)
 
 
-def _timer(saving: SavingConfig) -> SecondOrStepTimerWithTideSetting | None:
+def _timer(saving: SavingConfig) -> _Timer | None:
     if saving.every_seconds is None and saving.every_steps is None:
         return None if saving.marker_files is None else on_demand_timer()
     window = saving.tide_window
@@ -439,33 +361,3 @@ class TrainMetricsHook(Hook):
             metrics = ", ".join(f"{name} {value:.6g}" for name, value in sorted(self._evaluation.means().items()))
             _log.info("step %d: %s", context.global_step, metrics)
             self._evaluation = Evaluation(with_error=True)
-
-
-class RankTimer(SecondOrStepTimerWithTideSetting):
-    """A timer that is due on all ranks when that of rank 0 is. Changes that all ranks make take effect immediately.
-
-    Args:
-        timer: Its interval.
-        part: The run.
-    """
-
-    def __init__(self, timer: SecondOrStepTimer, part: RankPart) -> None:
-        super().__init__(every_steps=1)
-        self._timer = timer
-        self._wish = part.add_wish(lambda step: part.is_first and timer.should_trigger_for_step(step))
-
-    def reset(self) -> None:
-        """Clears the time at which it was last due."""
-        super().reset()
-        self._timer.reset()
-
-    def should_trigger_for_step(self, step: int) -> bool:
-        """Returns whether the timer is due at this step, which the ranks have just made."""
-        if not self.enabled or step == self.last_triggered_step():
-            return False
-        return self._due or self._wish.is_granted
-
-    def update_last_triggered_step(self, step: int) -> tuple[float | None, int | None]:
-        """Notes that it was done at this step."""
-        super().update_last_triggered_step(step)
-        return self._timer.update_last_triggered_step(step)

@@ -1,4 +1,4 @@
-"""Parts of a session: the model of its task with its optimizers, and the update of its dense weights."""
+"""Parts of a session: its settings, its state, and the model of its task with its optimizers."""
 
 from __future__ import annotations
 
@@ -6,56 +6,69 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from monolith.checkpoint import TrainState
+from monolith.config import Config, config
 from monolith.errors import InvalidArgumentError
 from monolith.nn import TableDefaults, use_table_defaults
-from monolith.ps.dense import DenseClient
-from monolith.train._dense_step import DenseConfig, DenseStep, LocalDense, ServerDense
-from monolith.train.rank_part import RankPart, RankUpdate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torch.nn import Parameter
-    from torch.optim import Optimizer
-
-    from monolith.checkpoint import TrainState
+    from monolith.hook import Hook
     from monolith.nn import Embeddings
     from monolith.ps.dense import DenseServers
     from monolith.tables import Store, TableConfig
-    from monolith.train._dense_step import StepGradients
+    from monolith.train._dense_step import DenseConfig
+    from monolith.train._table_pipeline import PipelineConfig
     from monolith.train.device_placement import DevicePlacement
+    from monolith.train.history import History
+    from monolith.train.session import Session
+    from monolith.train.strategies.strategy import Strategy
     from monolith.train.task import Mode, Task
 
 
-class DenseAveraged(LocalDense):
-    """Dense weights that every rank updates by its own optimizers, with averaged gradients.
+class SessionState(TrainState):
+    """The state of a session: a cut of it first waits for operations in flight."""
 
-    A weight that the batches of some ranks did not use has the gradients of the others; one that no rank has used has
-    none, so that optimizers skip it as they do in one process.
+    session: Session | None = None
+    """The one that it is open in."""
+    history: History | None = None
+    """Measurements of the last call of `Trainer.train`; None if the session was run without a trainer."""
 
-    Args:
-        optimizers: Optimizers of the weights.
-        part: The run.
-    """
+    def settle(self) -> None:
+        """Applies postponed updates, and discards rows that were read ahead."""
+        if self.session is not None:
+            self.session.settle()
 
-    def __init__(self, optimizers: Sequence[Optimizer], part: RankPart) -> None:
-        super().__init__(optimizers)
-        self._part = part
 
-    @property
-    def in_step(self) -> bool:
-        """Returns True: all ranks make the same steps."""
-        return True
+@config
+class SessionConfig(Config):
+    """What configures a `Session`; it takes the fields by name."""
 
-    def combine(self, gradients: StepGradients) -> None:
-        """Averages the gradients over all ranks; a step that any rank refuses is refused by all."""
-        num_pushes = gradients.num_pushes if self._part.shares_rows else 0  # pushes to servers are not followed
-        update = RankUpdate(gradients.reached, num_pushes, has_dense=bool(gradients.weights))
-        self._part.update(update, gradients.weights, gradients.why_refused())
-
-    def follow(self, weights: Sequence[Parameter]) -> RankUpdate | None:
-        """Makes a step without a batch, with the mean gradient of the others; None if no rank has a batch."""
-        return self._part.follow_step(weights)
+    mode: Mode = "train"
+    """``train`` changes weights and rows; ``eval`` and ``predict`` change nothing."""
+    hooks: Sequence[Hook] = ()
+    """Hooks, called in this order."""
+    model_dir: str | None = None
+    """Directory in which hooks read and write files."""
+    restore: Callable[[TrainState], Any] | None = None
+    """Called with the new state before hooks see the session, such as ``Saver.restore``."""
+    state: SessionState | None = None
+    """A state to continue with, instead of one that is built from the task."""
+    pipeline: PipelineConfig | None = None
+    """How far tables and model may be apart. Only for training."""
+    worker_index: int = 0
+    """Which worker this is."""
+    deterministic: bool = False
+    """Take time only from the data and start with a fixed seed, so that runs are reproducible."""
+    dense: DenseConfig | None = None
+    """Which operations overlap with a step if servers store the dense weights."""
+    placement: DevicePlacement | None = None
+    """The device of the dense part; None: the modules stay where the task puts them, and batches are not moved."""
+    strategy: Strategy | None = None
+    """How it trains with other processes; None: alone, as a `SingleProcess`."""
+    servers: DenseServers | None = None
+    """Deprecated: give ``strategy=SingleProcess(servers)``."""
 
 
 def build_parts(
@@ -86,52 +99,6 @@ def build_parts(
     elif made_optimizers is not None:
         optimizers = dict(made_optimizers)
     return {"model": model, "optimizers": optimizers, "schedules": task.schedules(optimizers)}
-
-
-def open_dense(
-    state: TrainState,
-    servers: DenseServers | None,
-    ranks: RankPart | None,
-    settings: DenseConfig,
-    *,
-    on_close: Callable[[Callable[[], None]], object],
-) -> DenseStep:
-    """Returns the update of the dense weights of a state: local, averaged over ranks, or on servers.
-
-    Args:
-        state: The state to update.
-        servers: Servers that store them; None: this process.
-        ranks: Part in a synchronous run; None: not synchronous.
-        settings: Which operations overlap with a step, if servers store the weights.
-        on_close: Registers a function to call at the end.
-    """
-    optimizers = list(state.optimizers.values())
-    if ranks is not None:
-        return DenseAveraged(optimizers, ranks)
-    if servers is None or state.model is None or not optimizers:
-        return LocalDense(optimizers)
-    client = DenseClient(state.model, state.optimizers, servers, partition=settings.partition)
-    state.dense = client
-
-    def close() -> None:
-        state.dense = None
-        client.close()
-
-    on_close(close)
-    return ServerDense(client, optimizers, settings)
-
-
-def require_training(mode: Mode, servers: DenseServers | None) -> None:
-    """Refuses servers of dense weights where nothing is trained.
-
-    Raises:
-        InvalidArgumentError: there are some.
-    """
-    if servers is not None and mode != "train":
-        raise InvalidArgumentError(
-            f"session: servers keep dense weights that are trained, and mode is {mode!r}; restore a checkpoint of them,"
-            " which has the form of one process"
-        )
 
 
 def embeddings_of(state: TrainState) -> list[Embeddings]:

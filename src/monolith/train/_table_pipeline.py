@@ -22,7 +22,6 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith.config import Config, config, require_at_least
-from monolith.errors import OutOfRangeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from monolith.nn import Embeddings
     from monolith.nn.embeddings import BatchContext, GradientStep
     from monolith.train.input.feed import BatchFeed
-    from monolith.train.rank_part import RankPart
 
 _log = logging.getLogger(__name__)
 
@@ -82,7 +80,7 @@ class Waiting:
 
     def __init__(self, batch_context: BatchContext | None) -> None:
         self.batch_context = batch_context
-        """None: a place without a batch, see `RankPipeline`."""
+        """None: a place without a batch, where other processes have one."""
         self.reads: list[Future[None]] | None = None
         """Reads that are done, or started at stores of other processes, when the future is done."""
 
@@ -163,8 +161,8 @@ class TablePipeline:
         learned."""
 
     @property
-    def is_empty(self) -> bool:
-        """Returns whether no batch is read ahead, so that the next one has to be waited for."""
+    def needs_batch(self) -> bool:
+        """Returns whether the next step waits for a batch of the input: none is read ahead."""
         return not self._window
 
     @property
@@ -176,7 +174,7 @@ class TablePipeline:
         """Returns the next batch; its rows are read or in flight if rows are read ahead.
 
         Returns:
-            The batch; None in a run of several ranks if this rank has no batch and follows the others in this step.
+            The batch; None if this process has no batch and follows others in this step.
 
         Raises:
             OutOfRangeError: the input has ended.
@@ -188,6 +186,12 @@ class TablePipeline:
         self._start_due_pushes()
         self._wait_for(first)
         return first.batch_context
+
+    def attach(self, embeddings: Sequence[Embeddings]) -> None:
+        """Called with the modules that have tables when the model is complete."""
+
+    def begin_input(self) -> None:
+        """Called before the first batch of each input."""
 
     def begin_step(self) -> None:
         """Submits postponed updates, for a batch that did not come from `next_batch`."""
@@ -201,6 +205,14 @@ class TablePipeline:
         else:
             self._begin(steps)
             self._finish(most=0)
+
+    def push_nothing(self, number: int, step: int) -> None:
+        """Follows the updates of a step of other processes. There are none where each trains its own steps.
+
+        Args:
+            number: Number of updates.
+            step: Number of the step.
+        """
 
     def wait_for_push(self) -> None:
         """Waits for what steps before have postponed, as far as it is due; an error of it is raised here, once."""
@@ -326,123 +338,3 @@ def _leave(push: _DeferredPush) -> None:
             _log.warning("session: closed after %s", error)
     for step in push.steps:
         step.drop()
-
-
-class _Followed(list["GradientStep"]):
-    """Updates of other ranks in the place of this one's own, which had no batch in that step."""
-
-    def __init__(self, number: int, step: int) -> None:
-        super().__init__()
-        self.number = number
-        self.step = step
-
-    def __bool__(self) -> bool:
-        return self.number > 0
-
-
-class RankPipeline(TablePipeline):
-    """Orders reads and updates of the tables of one rank. Only the training thread may use it.
-
-    It keeps the order of collective calls even if the input of this rank ends before the others'. A rank is *engaged*
-    in a step while it has a batch in its window, or an update of its own that was postponed. Then it makes every call
-    in order: a read without ids if it has no batch to read for. A rank that is not engaged makes no calls, and follows
-    those of the others, whatever they are, until the others have made the step.
-
-    Args:
-        settings: How far reads run ahead and pushes lag; batches are always waited for.
-        part: The run.
-    """
-
-    def __init__(self, settings: PipelineConfig, part: RankPart) -> None:
-        super().__init__(settings)
-        self._part = part
-        self._embeddings: Sequence[Embeddings] = ()
-        self._has_ended = False
-        self._modules: Sequence[Embeddings] = ()
-        """Modules for which batches are read ahead."""
-
-    def attach(self, embeddings: Sequence[Embeddings]) -> None:
-        """Sets the modules of the model that have tables."""
-        self._embeddings = embeddings
-
-    def begin_input(self) -> None:
-        """Starts another input after the previous one has ended."""
-        self._has_ended = False
-
-    def next_batch(self, feed: BatchFeed) -> BatchContext | None:
-        """Returns the next batch; None: this rank has none, and follows the others in this step."""
-        if not self._is_ahead:
-            return self._take(feed)
-        while len(self._window) <= self._settings.prefetch:
-            self._window.append(Waiting(self._take(feed)))
-        if not self._is_engaged():
-            self._leave_to_others()
-            return None
-        for waiting in self._window:
-            self._read(waiting)
-        first = self._window.popleft()
-        self._start_due_pushes()
-        if first.batch_context is None:
-            return None
-        self._wait_for(first)
-        return first.batch_context
-
-    def push_nothing(self, number: int, step: int) -> None:
-        """Follows the updates of a step of other ranks: now, or when they were postponed to.
-
-        Args:
-            number: Number of updates.
-            step: Number of the step.
-        """
-        followed = _Followed(number, step)
-        if self._settings.postpush:
-            self._postponed.append(followed)
-        else:
-            self._begin(followed)
-
-    def _take(self, feed: BatchFeed) -> BatchContext | None:
-        if self._has_ended:
-            return None
-        try:
-            return feed.take()
-        except OutOfRangeError:
-            self._has_ended = True
-            return None
-
-    def _is_engaged(self) -> bool:
-        has_batch = any(waiting.batch_context is not None for waiting in self._window)
-        return has_batch or any(postponed and not isinstance(postponed, _Followed) for postponed in self._postponed)
-
-    def _leave_to_others(self) -> None:
-        """Follows all further calls of the step instead of making its own in order."""
-        self._window.popleft()
-        for waiting in self._window:
-            waiting.reads = []
-        left = max(0, self._settings.push_delay - 1)
-        while len(self._postponed) > left:
-            self._note(self._postponed.popleft())
-
-    def _read(self, waiting: Waiting) -> None:
-        if waiting.reads is not None:
-            return
-        if waiting.batch_context is not None:
-            self._modules = waiting.batch_context.planned
-            super()._read(waiting)
-        else:
-            for embeddings in self._modules if self._part.shares_rows else ():
-                embeddings.read_nothing()
-            waiting.reads = []
-
-    def _begin(self, steps: Sequence[GradientStep]) -> None:
-        if isinstance(steps, _Followed):
-            for pending in [self._part.follow() for _ in range(steps.number)]:
-                pending.result()
-            self._note(steps)
-        else:
-            super()._begin(steps)
-
-    def _note(self, steps: Sequence[GradientStep]) -> None:
-        """Keeps the step counts of the modules equal on all ranks, as reads are identified by their step."""
-        if isinstance(steps, _Followed):
-            for embeddings in self._embeddings:
-                embeddings.follow_step(steps.step)

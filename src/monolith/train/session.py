@@ -5,39 +5,36 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import warnings
 from typing import TYPE_CHECKING, Any, Self
 
-from monolith.checkpoint import TrainState
-from monolith.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
+from monolith.config import keywords_of
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.hooks import close_session, open_session
 from monolith.nn import BatchContext
 from monolith.optim import global_step_from
 from monolith.tables import BatchStamp
-from monolith.train._dense_step import DenseConfig, require_servers
+from monolith.train._dense_step import DenseConfig
 from monolith.train._hook_calls import HookCalls
 from monolith.train._model_step import ModelStep
-from monolith.train._session_parts import DenseAveraged, build_parts, embeddings_of, open_dense, require_training
-from monolith.train._table_pipeline import PipelineConfig, RankPipeline, TablePipeline
+from monolith.train._session_parts import SessionConfig, SessionState, build_parts, embeddings_of
+from monolith.train._table_pipeline import PipelineConfig
 from monolith.train.batch_time import REQUEST_TIME, BatchClock, time_of
 from monolith.train.collections import Collections
 from monolith.train.compat.refusal import require_effective_parameters
 from monolith.train.context import TaskContext
 from monolith.train.input.feed import BatchFeed
-from monolith.train.job_part import steps_of_others
 from monolith.train.saving.resuming import OwnerProgress
+from monolith.train.strategies.single import SingleProcess
 from monolith.train.task import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
-    from monolith.hook import Call, Hook
-    from monolith.ps.dense import DenseServers
-    from monolith.train.device_placement import DevicePlacement
-    from monolith.train.history import History
-    from monolith.train.job_part import JobPart
-    from monolith.train.rank_part import RankPart
+    from monolith.hook import Call
     from monolith.train.step_result import StepResult
+    from monolith.train.strategies.strategy import Strategy
     from monolith.train.task import Mode
 
 _log = logging.getLogger(__name__)
@@ -46,39 +43,12 @@ _UNKNOWN = -1
 """Number of the next batch before it was requested."""
 
 
-class SessionState(TrainState):
-    """The state of a session: a cut of it first waits for operations in flight."""
-
-    session: Session | None = None
-    """The one that it is open in."""
-    history: History | None = None
-    """Measurements of the last call of `Trainer.train`; None if the session was run without a trainer."""
-
-    def settle(self) -> None:
-        """Applies postponed updates, and discards rows that were read ahead."""
-        if self.session is not None:
-            self.session.settle()
-
-
 class Session:
     """Runs a task step by step, with hooks. One thread runs steps; any thread may call `request_stop`.
 
     Args:
         task: The task to run.
-        mode: ``train`` changes weights and rows; ``eval`` and ``predict`` change nothing.
-        hooks: Hooks, called in this order.
-        model_dir: Directory in which hooks read and write files.
-        restore: Called with the new state before hooks see the session, such as ``Saver.restore``.
-        state: A state to continue with, instead of one that is built from the task.
-        pipeline: How far tables and model may be apart.
-        worker_index: Which worker this is.
-        deterministic: Takes time only from the data and starts with a fixed seed, so that runs are reproducible.
-        servers: Servers that store and update the dense weights; None: this process. Only for training.
-        dense: Which operations overlap with a step if servers store the dense weights.
-        job: The part of this process in a job; its servers keep rows and dense weights.
-        placement: The device of the dense part; None: the modules stay where the task puts them, and batches are not
-            moved.
-        ranks: The part of this process in a synchronous run; its ranks share the rows. Only for training.
+        options: The fields of `SessionConfig`, by name.
 
     >>> from monolith.testing import ExampleTask
     >>> task = ExampleTask()
@@ -89,47 +59,29 @@ class Session:
     (20, 32)
     """
 
-    def __init__(  # noqa: PLR0913 - a session is where everything meets; all by name
-        self,
-        task: Task,
-        *,
-        mode: Mode = "train",
-        hooks: Sequence[Hook] = (),
-        model_dir: str | None = None,
-        restore: Callable[[TrainState], Any] | None = None,
-        state: SessionState | None = None,
-        pipeline: PipelineConfig | None = None,
-        worker_index: int = 0,
-        deterministic: bool = False,
-        servers: DenseServers | None = None,
-        dense: DenseConfig | None = None,
-        job: JobPart | None = None,
-        placement: DevicePlacement | None = None,
-        ranks: RankPart | None = None,
-    ) -> None:
-        if mode not in {"train", "eval", "predict"}:
-            raise InvalidArgumentError(f"session: mode must be train, eval or predict, got {mode!r}")
+    @keywords_of(SessionConfig)
+    def __init__(self, task: Task, options: SessionConfig) -> None:
+        if options.mode not in {"train", "eval", "predict"}:
+            raise InvalidArgumentError(f"session: mode must be train, eval or predict, got {options.mode!r}")
         require_effective_parameters(task.p, Task.params())
-        require_training(mode, servers)
-        self._dense_settings = DenseConfig() if dense is None else dense
-        require_servers(self._dense_settings, servers)
+        self._dense_settings = DenseConfig() if options.dense is None else options.dense
+        self._strategy = _strategy_of(options)
+        self._strategy.require_session(options.mode, self._dense_settings)
         self.task = task
-        self.mode: Mode = mode
-        self.model_dir = model_dir
+        self.mode: Mode = options.mode
+        self.model_dir = options.model_dir
         self.collections = Collections()
         """Values that parts of the model share; of steps, those of the last one."""
         self.last: StepResult | None = None
         """The step that ran last."""
-        self._calls = HookCalls(hooks)
-        self._restore = restore
-        self._given_state = state
-        self._settings = PipelineConfig() if pipeline is None or mode != "train" else pipeline
-        self._worker_index = worker_index
-        self._deterministic = deterministic
-        self._servers = servers
-        self._job = job
-        self._placement = placement
-        self._ranks = ranks if mode == "train" else None
+        self._calls = HookCalls(options.hooks)
+        self._restore = options.restore
+        self._given_state = options.state
+        pipeline = options.pipeline if self.mode == "train" else None
+        self._settings = PipelineConfig() if pipeline is None else pipeline
+        self._worker_index = options.worker_index
+        self._deterministic = options.deterministic
+        self._placement = options.placement
         self._stop_requested = False
         self._state: SessionState | None = None
         self._closing = contextlib.ExitStack()
@@ -154,16 +106,11 @@ class Session:
     @property
     def stop_requested(self) -> bool:
         """Returns whether the current step is the last one."""
-        if self._stop_requested or (self._ranks is not None and self._ranks.stops):
-            return True
-        return self._job is not None and self._job.wants_to_stop
+        return self._stop_requested or self._strategy.stop_requested
 
     def request_stop(self) -> None:
         """Ends the run after the current step; with several ranks, after the step in which all ranks agree to stop."""
-        if self._ranks is None:
-            self._stop_requested = True
-        else:
-            self._ranks.ask_to_stop()
+        self._strategy.request_stop(self.stop_together)
 
     def stop_together(self) -> None:
         """Ends the run after the step that runs now: every rank calls it at the same step."""
@@ -199,7 +146,7 @@ class Session:
         Raises:
             OutOfRangeError: the input has ended; with several ranks, on all of them.
         """
-        if self._pipeline.is_empty and (self._ranks is None or self._ranks.is_alone):
+        if self._pipeline.needs_batch:
             feed.wait()  # outside the lock, so that a stalled input does not block checkpoints
         with self.step_lock:
             batch_context = self._pipeline.next_batch(feed)
@@ -213,10 +160,9 @@ class Session:
             source: A `Dataset`, or anything that can be iterated.
             when_empty: Called, in any thread, if the input has no batch although it was read from its beginning.
         """
-        if self.mode == "train" and self._job is not None and self._next_batch == _UNKNOWN:
+        if self.mode == "train" and self._next_batch == _UNKNOWN:
             self._begin_batches()  # servers return the position from which this worker resumes
-        if isinstance(self._pipeline, RankPipeline):
-            self._pipeline.begin_input()
+        self._pipeline.begin_input()
         feed = BatchFeed(
             source,
             position=self._position() if self.mode == "train" else None,
@@ -235,20 +181,19 @@ class Session:
             self._calls.finish_pushes(self)
             self._pipeline.settle()
             self._dense.settle()
-            if self._job is not None:
-                self._job.settled()
+            self._strategy.settled()
 
     @property
     def worker_index(self) -> int:
         """Index of the worker whose input it trains: its own, or that of a lost worker."""
         return self._worker_index
 
-    def take_worker(self, number: int) -> None:
+    def adopt_worker(self, number: int) -> None:
         """Continues as another worker of the job: the next feed reads that worker's input, from its position."""
         self.settle()
-        self.be_worker(number)
+        self.set_worker(number)
 
-    def be_worker(self, number: int) -> None:
+    def set_worker(self, number: int) -> None:
         """Sets the worker of a session that is about to be rebuilt."""
         self._worker_index = number
         self._next_batch = _UNKNOWN
@@ -294,35 +239,23 @@ class Session:
     def _create(self) -> None:
         self._closing = contextlib.ExitStack()
         self.collections = Collections()
-        self._pipeline = self._open_pipeline()
+        strategy = self._strategy
+        self._pipeline = strategy.open_pipeline(self._settings)
         self._closing.callback(self._pipeline.close)
         self._state = self._build() if self._given_state is None else self._given_state
         self._state.session = self
-        if self._ranks is not None:
-            self._ranks.attach(self._state)
-        self._dense = open_dense(
-            self._state, self._servers, self._ranks, self._dense_settings, on_close=self._closing.callback
-        )
+        self._dense = strategy.open_dense(self._state, self._dense_settings, on_close=self._closing.callback)
+        strategy.attach(self._state)
         if self._restore is not None:
             self._restore(self._state)
         if self._state.model is not None:
             self._state.model.train(self.mode == "train")
-        self._step = ModelStep(
-            self.task, self._state, self._pipeline, self._dense, count=None if self._job is None else self._count
-        )
+        self._step = ModelStep(self.task, self._state, self._pipeline, self._dense, strategy=strategy)
         self._embeddings = embeddings_of(self._state)
-        if isinstance(self._pipeline, RankPipeline):
-            self._pipeline.attach(self._embeddings)
+        self._pipeline.attach(self._embeddings)
         self._next_batch = _UNKNOWN  # requested with the first batch, as hooks may restore, too
         self._clock = BatchClock()
-        if self._job is not None:
-            self._job.count_by(steps_of_others(self._state))
         self._calls.after_create_session(self, self.task.ctx.async_function_mgr.hooks)
-
-    def _open_pipeline(self) -> TablePipeline:
-        if self._ranks is None or self._ranks.is_alone:
-            return TablePipeline(self._settings)
-        return RankPipeline(self._settings, self._ranks)
 
     def _discard(self) -> None:
         """Releases the resources of this incarnation."""
@@ -334,8 +267,7 @@ class Session:
     def _build(self) -> SessionState:
         # Functions that build() makes asynchronous belong to this one.
         self.task.ctx = TaskContext(self.task.ctx.input, training=self.task.ctx.training)
-        together = self._job if self._job is not None else self._ranks
-        stores = None if together is None else together.new_store_factory()
+        stores = self._strategy.store_factory()
         return SessionState(
             **build_parts(self.task, stores, placement=self._placement, deterministic=self._deterministic)
         )
@@ -348,13 +280,7 @@ class Session:
         """
         self.collections.begin_step()
         self.last = None
-        assert isinstance(self._dense, DenseAveraged)  # noqa: S101 - ranks have no other
-        assert isinstance(self._pipeline, RankPipeline)  # noqa: S101 - the same
-        update = self._dense.follow(self._step.weights)
-        if update is None:
-            raise OutOfRangeError("no rank has more batches")
-        self._step.follow(update.reached)
-        self._pipeline.push_nothing(update.num_pushes, update.reached - 1)
+        self._step.follow()
         self.collections.end_step()
 
     def _around(self, batch_context: BatchContext) -> StepResult:
@@ -376,9 +302,7 @@ class Session:
 
     def _position(self) -> bytes | None:
         """Returns the position from which the input continues."""
-        own = self.state.position(self._worker_index)
-        inputs = None if self._ranks is None else self._ranks.inputs
-        return own if inputs is None else inputs.position(self._worker_index, own)
+        return self._strategy.input_position(self._worker_index, self.state.position(self._worker_index))
 
     def _make_context(self, batch: Any, position: bytes | None) -> BatchContext:
         if self._next_batch == _UNKNOWN:
@@ -405,37 +329,43 @@ class Session:
 
     def _begin_batches(self) -> None:
         """Makes this session the one that trains the rows as its worker, from its first batch on."""
-        last = self.state.applied.get(self._worker_index)
-        self._next_batch = 0 if last is None else last.seq + 1
-        if self.mode == "train" and self._job is not None:
-            resumed = self._job.resume(self._worker_index, self._join_servers())
+        worker, last = self._worker_index, self.state.applied.get(self._worker_index)
+        if self.mode == "train":
+            known = self._join_owners()
+            next_batch = max((embeddings.next_batch for embeddings in self._embeddings), default=0)
+            resumed = self._strategy.resume(worker, last, known, next_batch=next_batch)
+            if resumed.behind is not last:
+                self.state.applied.pop(worker, None)
+                if resumed.behind is not None:
+                    self.state.applied[worker] = resumed.behind
             self._next_batch, last = resumed.next_seq, resumed.behind
-            self.state.applied.pop(self._worker_index, None)
-            if last is not None:
-                self.state.applied[self._worker_index] = last
-        elif self.mode == "train":
-            for embeddings in self._embeddings:
-                embeddings.join(self._worker_index)
-            dense = [stamp.seq + 1 for stamp in self._dense.join(self._worker_index).values() if stamp]
-            self._next_batch = max(
-                [self._next_batch, *dense, *(embeddings.next_batch for embeddings in self._embeddings)]
-            )
+        else:
+            self._next_batch = 0 if last is None else last.seq + 1
         self._clock = BatchClock(0 if last is None else last.event_time)
 
-    def _join_servers(self) -> list[OwnerProgress]:
-        """Joins at every server, of every store and of the dense weights; what each of them has."""
+    def _join_owners(self) -> list[OwnerProgress]:
+        """Joins at every owner, of every store and of the dense weights; returns what each of them has."""
         rows = [embeddings.join(self._worker_index).applied_by_server for embeddings in self._embeddings]
-        known = [OwnerProgress(server, stamp) for stamps in rows for server, stamp in enumerate(stamps)]
+        known = [OwnerProgress(owner, stamp) for stamps in rows for owner, stamp in enumerate(stamps)]
         dense = self._dense.join(self._worker_index)
         return known + [OwnerProgress(server, stamp, is_dense=True) for server, stamp in dense.items()]
-
-    def _count(self, stamp: BatchStamp) -> int:
-        """Returns the global step of the job after the step of a batch."""
-        assert self._job is not None  # noqa: S101 - only called in a job
-        return self._job.count(stamp, under_way=max(self._pipeline.under_way, self._dense.under_way))
 
     def _make_planned_context(self, batch: Any, position: bytes | None) -> BatchContext:
         batch_context = self._make_context(batch, position)
         for embeddings in self._embeddings:
             batch_context.plan(embeddings)
         return batch_context
+
+
+def _strategy_of(options: SessionConfig) -> Strategy:
+    if options.servers is None:
+        return SingleProcess() if options.strategy is None else options.strategy
+    if options.strategy is not None:
+        raise InvalidArgumentError("session: servers and strategy are both given; give strategy=SingleProcess(servers)")
+    warnings.warn(
+        "Session(servers=...) is deprecated and will be removed in the next version: use"
+        " strategy=SingleProcess(servers)",
+        DeprecationWarning,
+        stacklevel=4,
+    )
+    return SingleProcess(options.servers)

@@ -4,28 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import warnings
 from typing import TYPE_CHECKING, Any, overload
 
-from monolith.checkpoint import Saver, SaverConfig, keep_best, prefix_of
+from monolith.checkpoint import SaverConfig, keep_best, prefix_of
 from monolith.clock import SystemClock
 from monolith.export import ExportConfig
 from monolith.files import join
 from monolith.hooks import Evaluation, SetCurrentSessionHook
 from monolith.nn import TableDefaults, use_table_defaults
 from monolith.observe import use_metric_name
-from monolith.train._dense_step import require_servers
-from monolith.train._rank_run import (
-    config_of_rank,
-    inputs_of_rank,
-    join_ranks,
-    rank_hooks,
-    restore_together,
-    with_accelerator,
-)
 from monolith.train._run_hooks import (
     StopAtStep,
     chief_hooks,
-    chief_job_hooks,
     eviction_hooks,
     marker_hooks,
     progress_hooks,
@@ -33,7 +24,6 @@ from monolith.train._run_hooks import (
     record_hooks,
     report_hooks,
     save_if_due,
-    worker_job_hooks,
 )
 from monolith.train._training_loop import TrainingLoop
 from monolith.train.compat.refusal import require_effective_parameters
@@ -44,14 +34,12 @@ from monolith.train.export.exporting import CheckpointExporter, copied_task, exp
 from monolith.train.export.exports_of_run import ExportSaverListener, ExportsOfRun
 from monolith.train.export.two_stage import ITEM_CACHE, TWO_STAGE, cache_items, export_two_stage, write_item_cache
 from monolith.train.history import History
-from monolith.train.input.jobs import LocalJob
 from monolith.train.input.shares import InputShares
 from monolith.train.predict.prediction import run_batches, write_predictions
-from monolith.train.saving.job_restoring import JOB, restore_in_job
-from monolith.train.saving.rank_folder_protocol import RankFolderSaveProtocol
-from monolith.train.saving.rank_protocol import RankSaveProtocol, ServerRankSaveProtocol
-from monolith.train.saving.restoring import go_on, restore_to_look
-from monolith.train.session import Session, SessionState
+from monolith.train.saving.restoring import restore_to_look
+from monolith.train.session import Session
+from monolith.train.strategies.ranks import Ranks, with_accelerator
+from monolith.train.strategies.single import SingleProcess
 from monolith.train.task import Task
 from monolith.train.task_wrappers import FeatureEngineeringTask, FeatureFiles
 
@@ -59,17 +47,16 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Sequence
 
-    from monolith.checkpoint import TrainState
+    from monolith.checkpoint import Saver, TrainState
     from monolith.clock import Clock
     from monolith.hook import Hook
     from monolith.hooks import SaverListener
     from monolith.ps.client import PsCluster
     from monolith.ps.dense import DenseServers
-    from monolith.train._table_pipeline import PipelineConfig
-    from monolith.train.job_part import JobPart
+    from monolith.train._session_parts import SessionState
     from monolith.train.parameters.params import Params
     from monolith.train.predict.candidate_items import CandidateItems
-    from monolith.train.rank_part import RankPart
+    from monolith.train.strategies.strategy import Strategy
     from monolith.train.task import Mode
 
 
@@ -84,9 +71,9 @@ class Trainer:
         config: Config of the run.
         hooks: Attached to each training session.
         clock: Measures waits.
-        servers: Parameter servers that store the dense weights in training; None: this process does.
-        job: The part of this process in a job, whose servers keep rows and dense weights.
-        row_servers: Parameter servers that store the rows of a synchronous run; None: its ranks share them.
+        strategy: How this process trains with others; None: as `Ranks` if the config has ``sync``, else alone.
+        servers: Deprecated: give ``strategy=SingleProcess(servers)``.
+        row_servers: Deprecated: give ``strategy=Ranks(row_servers)``.
 
     >>> from monolith.testing import ExampleTask
     >>> trainer = Trainer(ExampleTask())
@@ -103,28 +90,24 @@ class Trainer:
         *,
         hooks: Sequence[Hook] = (),
         clock: Clock | None = None,
+        strategy: Strategy | None = None,
         servers: DenseServers | None = None,
-        job: JobPart | None = None,
         row_servers: PsCluster | None = None,
     ) -> None:
         self.task = _task_of(task)
         self.config = with_accelerator(TrainerConfig() if config is None else config, self.task.p)
-        if row_servers is not None and self.config.sync is None:
-            raise ValueError("Trainer: row_servers are those of a synchronous run, and config.sync is None; set it")
-        self._row_servers = row_servers
-        self._job = job
-        self._servers = servers if job is None else job.cluster
-        require_servers(self.config.dense, self._servers)
+        if servers is not None or row_servers is not None:
+            strategy = _former_strategy(strategy, servers, row_servers)
+        self._strategy = self._default_strategy() if strategy is None else strategy
+        self._strategy.require_config(self.config)
+        self._strategy.require_session("train", self.config.dense)
         self._placement = placement_of(self.config.device)
         self._hooks = tuple(hooks)
         self._clock = SystemClock() if clock is None else clock
         self._running: Session | None = None
-        self._ranks: RankPart | None = None
-        """Part in the synchronous run of the current call of `train`."""
         self._state: SessionState | None = None
-        self._trained: TrainState | None = None
-        self._alone = LocalJob(num_workers=self.config.num_workers, applied=self._applied)
-        self.task.ctx = TaskContext(self.config.input, training=self._shares())
+        shares = InputShares(worker=self.config.worker_index, num_workers=self.config.num_workers)
+        self.task.ctx = TaskContext(self.config.input, training=shares)
         if self.config.only_feature_engineering and self.config.model_dir is not None:
             files = FeatureFiles(self.config.model_dir, self.config.worker_index)
             self.task = FeatureEngineeringTask(self.task, files)
@@ -138,10 +121,15 @@ class Trainer:
         """The last trained or restored state; None before that."""
         return self._state
 
-    def forget_state(self) -> None:
+    def release_state(self) -> None:
         """Evaluates and predicts from the last checkpoint from now on: what was trained is with servers that end."""
         self.global_step = self.global_step if self._state is None else self._state.global_step
-        self._state = self._job = self._servers = self._row_servers = None
+        self._state, self._strategy = None, self._default_strategy()
+
+    def forget_state(self) -> None:
+        """Calls `release_state`. Deprecated."""
+        _warn("Trainer.forget_state()", "release_state()")
+        self.release_state()
 
     def request_stop(self) -> None:
         """Ends training after the step that runs now, on all ranks of a synchronous run; any thread may ask."""
@@ -176,43 +164,25 @@ class Trainer:
         self.history = History()
         with contextlib.ExitStack() as stack:
             stack.enter_context(self._surroundings())
-            self._ranks = ranks = join_ranks(self.config, self._row_servers)
-            if ranks is not None:
-                self.config = config_of_rank(self.config, ranks)
-                self._alone = inputs_of_rank(ranks, self.config, self._applied)
-                self.task.ctx = TaskContext(self.config.input, training=self._shares())
+            strategy = self._strategy
+            self.config = strategy.join(self.config)
+            self.task.ctx = TaskContext(self.config.input, training=self._shares())
             bar = stack.enter_context(progress_hooks(self.config, stop, (*self._hooks, *hooks)))
-            saver = self._saver()
+            saver = strategy.open_saver() if self.task.is_saved else None
             if saver is not None:
                 stack.callback(saver.close)
                 self._state = None  # the checkpoint has it; two copies of the tables would not fit
             attached = self._training_hooks(saver, (*hooks, stop, *bar))
-            session = Session(
-                self.task,
-                hooks=attached,
-                model_dir=self.config.model_dir,
-                restore=lambda state: self._begin_with(saver, state),
-                state=self._state,
-                pipeline=self._pipeline,
-                worker_index=self.config.worker_index,
-                deterministic=self.config.deterministic,
-                servers=self._servers,
-                dense=self.config.dense,
-                job=self._job,
-                placement=self._placement,
-                ranks=ranks,
-            )
-            self._running = session
+            self._running = session = self._training_session(saver, attached)
             stack.callback(setattr, self, "_running", None)
             with session:
                 loop = TrainingLoop(
                     self.task,
                     session,
                     saver,
+                    strategy=strategy,
                     history=self.history,
                     clock=self._clock,
-                    job=self._job,
-                    ranks=ranks,
                     while_waiting=lambda: save_if_due(session, attached),
                 )
                 loop.run()
@@ -235,7 +205,7 @@ class Trainer:
         """
         limit = self._eval_steps if steps is None else steps
         evaluation = Evaluation()
-        with self._looking("eval", hooks) as session:
+        with self._inference_session("eval", hooks) as session:
             for _ in run_batches(session, self.task.input_fn("eval"), limit):
                 evaluation.add(session.last)
             means = evaluation.means() | {"global_step": session.global_step}
@@ -274,7 +244,7 @@ class Trainer:
             raise ValueError(
                 f"Trainer.predict: steps counts batches of the input, got {steps} together with a batch; remove one"
             )
-        with self._looking("predict", hooks) as session:
+        with self._inference_session("predict", hooks) as session:
             return session.run(batch).predictions
 
     def write_predictions(
@@ -296,20 +266,25 @@ class Trainer:
         Returns:
             Number of rows. A column is named after its prediction, or ``prediction`` if the task has only one.
         """
-        with self._looking("predict", hooks) as session:
+        with self._inference_session("predict", hooks) as session:
             return write_predictions(session, self.task.input_fn("predict"), path, keys=keys, limit=steps)
 
     def _predictions(self, steps: int | None, hooks: Sequence[Hook]) -> Iterator[Any]:
-        with self._looking("predict", hooks) as session:
+        with self._inference_session("predict", hooks) as session:
             for _ in run_batches(session, self.task.input_fn("predict"), steps):
                 yield None if session.last is None else session.last.predictions
 
-    def looking(self) -> contextlib.AbstractContextManager[Session]:
+    def inference_session(self) -> contextlib.AbstractContextManager[Session]:
         """Returns a read-only session in mode ``predict`` on this trainer's state, else on the newest checkpoint.
 
         For predictions batch by batch; `predict` opens a session for each call.
         """
-        return self._looking("predict", ())
+        return self._inference_session("predict", ())
+
+    def looking(self) -> contextlib.AbstractContextManager[Session]:
+        """Returns `inference_session`. Deprecated."""
+        _warn("Trainer.looking()", "inference_session()")
+        return self.inference_session()
 
     def export(self, path: str, *, example: Any = None, options: ExportConfig | None = None) -> str:
         """Writes a version of the model that needs no code of the task, see ``docs/formats/export.md``.
@@ -330,92 +305,81 @@ class Trainer:
                 source line. Nothing is written.
         """
         export_config = ExportConfig(skip_zero=self.config.exporting.skip_zero) if options is None else options
-        with self._looking("predict", ()) as session:
+        with self._inference_session("predict", ()) as session:
             return export_session(session, path, example=example, options=export_config)
 
     # Training
 
+    def _training_session(self, saver: Saver | None, hooks: Sequence[Hook]) -> Session:
+        config, strategy, pipeline = self.config, self._strategy, self.config.pipeline
+        if config.deterministic:
+            pipeline = dataclasses.replace(pipeline, wait_for_batches=True)
+        return Session(
+            self.task,
+            hooks=hooks,
+            model_dir=config.model_dir,
+            restore=lambda state: strategy.restore(state, saver, clock=self._clock),
+            state=self._state,
+            pipeline=dataclasses.replace(config.pipeline, wait_for_batches=True)
+            if config.deterministic
+            else config.pipeline,
+            worker_index=config.worker_index,
+            deterministic=config.deterministic,
+            dense=config.dense,
+            placement=self._placement,
+            strategy=strategy,
+        )
+
     def _training_hooks(self, saver: Saver | None, hooks: Sequence[Hook]) -> list[Hook]:
-        job, ranks = self._job, self._ranks
-        is_chief = self.config.worker_index == 0 or ranks is not None  # every rank saves, and removes rows
+        config, strategy = self.config, self._strategy
         chief: list[Hook] = []
-        if is_chief:
-            chief += [] if job is None else chief_job_hooks(job)
+        if strategy.is_chief:
+            chief += strategy.hooks_before_savers()
             chief += chief_hooks(
-                self.config,
+                config,
                 saver,
+                strategy,
                 model_name=self._model_name,
                 clock=self._clock,
-                job=job,
-                ranks=ranks,
                 exports=self._export_listeners,
             )
             chief += self.task.training_chief_hooks()
         else:
-            chief += marker_hooks(self.config, clock=self._clock)
+            chief += marker_hooks(config, clock=self._clock)
         # A checkpoint of the same step holds what they leave; rows of a job are those of all workers.
-        first = eviction_hooks(self.config.tables, ranks) if is_chief else []
-        together = [] if job is None else worker_job_hooks(job)
-        together += [] if ranks is None else rank_hooks(ranks, self.config)
-        together += publishing_hooks(self.config, ranks)
-        user = [*self._hooks, *hooks, *report_hooks(self.config), *record_hooks(self.config, self.history)]
+        first = eviction_hooks(config.tables, strategy) if strategy.is_chief else []
+        together = [*strategy.hooks_after_savers(), *publishing_hooks(config, strategy)]
+        user = [*self._hooks, *hooks, *report_hooks(config), *record_hooks(config, self.history, strategy)]
         return [*first, *chief, *together, *user, SetCurrentSessionHook(), *self.task.training_hooks()]
 
     def _export_listeners(self, saver: Saver) -> list[SaverListener]:
         """Exports with each checkpoint of a saver, where the task's parameters ask for it; of ranks, the first does."""
-        ranks = self._ranks
-        if not self.task.p.serving.export_when_saving or (ranks is not None and not ranks.is_first):
+        strategy = self._strategy
+        if not self.task.p.serving.export_when_saving or not strategy.is_first:
             return []
-        exports = ExportsOfRun.of(self.task.p, self.config, saver, model_name=self._model_name, ranks=ranks)
+        exports = ExportsOfRun.of(self.task.p, self.config, saver, model_name=self._model_name, strategy=strategy)
         return [ExportSaverListener(saver, CheckpointExporter(self.task), exports)]
 
     def _shares(self) -> InputShares:
         """Returns this worker's share of the training input."""
-        job = self._alone if self._job is None else self._job.client
+        inputs = self._strategy.inputs
         return InputShares(
             worker=self.config.worker_index,
             num_workers=self.config.num_workers,
-            job=job,
-            queues=job if self.config.input.dynamic_sharding else None,
+            job=inputs,
+            queues=inputs if self.config.input.dynamic_sharding else None,
         )
-
-    def _applied(self) -> dict[int, int]:
-        return {} if self._trained is None else {worker: stamp.seq for worker, stamp in self._trained.applied.items()}
-
-    def _begin_with(self, saver: Saver | None, state: TrainState) -> None:
-        self._trained = state
-        if self._job is not None:
-            if self._job.is_chief:
-                state.extra[JOB] = self._job.client.saved
-            session = state.session if isinstance(state, SessionState) else None
-            restore_in_job(
-                self._job,
-                self.config,
-                saver,
-                state,
-                give_up=lambda: session is not None and session.stop_requested,
-            )
-            return
-        state.extra[JOB] = self._alone
-        if not self._restore(saver, state):
-            self._alone.reset()
-        is_one_of_many = self._ranks is not None and not self._ranks.is_alone  # the rank part counts shares
-        has_own_shares = self._alone.num_shares == self.config.num_workers
-        if not self.config.input.dynamic_sharding and not is_one_of_many and has_own_shares:
-            del state.extra[JOB]  # it has nothing to keep
-
-    def _restore(self, saver: Saver | None, state: TrainState) -> bool:
-        if self._ranks is not None:
-            return restore_together(self._ranks, self.config, saver, state, clock=self._clock)
-        return saver is not None and go_on(self.config, saver, state, clock=self._clock)
 
     def _predict_items(self, items: CandidateItems) -> None:
         """Writes the item cache table, and an export of it with the tower of users."""
-        is_alone = self._job is None and (self._ranks is None or self._ranks.is_alone)
         # What other processes keep is read from the last checkpoint.
-        looking = self if is_alone else Trainer(copied_task(self.task), dataclasses.replace(self.config, items=None))
+        trainer = (
+            self
+            if self._strategy.is_alone
+            else Trainer(copied_task(self.task), dataclasses.replace(self.config, items=None))
+        )
         model_dir, serving = str(self.config.model_dir), self.task.p.serving
-        with looking._looking("predict", ()) as session:  # noqa: SLF001 - of its own class
+        with trainer._inference_session("predict", ()) as session:  # noqa: SLF001 - of its own class
             cached = cache_items(session, items)
             write_item_cache(cached, join(model_dir, ITEM_CACHE))
             options = ExportConfig(skip_zero=self.config.exporting.skip_zero)
@@ -423,12 +387,6 @@ class Trainer:
             export_two_stage(session, cached, path, options=options)
 
     # State
-
-    @property
-    def _pipeline(self) -> PipelineConfig:
-        pipeline = self.config.pipeline
-        waits = self.config.deterministic or (self._ranks is not None and not self._ranks.is_alone)
-        return dataclasses.replace(pipeline, wait_for_batches=True) if waits else pipeline
 
     @property
     def _model_name(self) -> str:
@@ -463,30 +421,11 @@ class Trainer:
         with use_context(context), use_table_defaults(tables), use_metric_name(config.reporting.job_name):
             yield
 
-    def _saver(self) -> Saver | None:
-        is_saved = self.task.is_saved and (self._job is None or self._job.is_chief)
-        if self.config.model_dir is None or not is_saved:
-            return None
-        saving = self.config.saving
-        is_one_of_many = self._job is not None or (self._ranks is not None and not self._ranks.is_alone)
-        options: dict[str, Any] = {
-            "max_to_keep": saving.max_to_keep,
-            "keep_every_hours": saving.keep_every_hours,
-            # Processes that wait for others wait until a save has its cut, not until it is written.
-            "background": saving.background or (is_one_of_many and not self.config.deterministic),
-            "restoring": self.config.restoring,
-        }
-        sync = self.config.sync
-        if self._ranks is not None and sync is not None and sync.own_folders is not None:
-            protocol = RankFolderSaveProtocol(sync.checkpoint_dir(self.config.model_dir), self._ranks)
-            return Saver(protocol.folder, protocol=protocol, **options)
-        if self._ranks is not None and is_one_of_many:
-            kind = RankSaveProtocol if self._ranks.shares_rows else ServerRankSaveProtocol
-            return Saver(self.config.model_dir, protocol=kind(self._ranks), **options)
-        return Saver(self.config.model_dir, **options)
+    def _default_strategy(self) -> Strategy:
+        return SingleProcess() if self.config.sync is None else Ranks()
 
     @contextlib.contextmanager
-    def _looking(self, mode: Mode, hooks: Sequence[Hook]) -> Iterator[Session]:
+    def _inference_session(self, mode: Mode, hooks: Sequence[Hook]) -> Iterator[Session]:
         """Opens a read-only session on this trainer's state, else on the newest checkpoint."""
         with self._surroundings():
             session = Session(
@@ -504,6 +443,24 @@ class Trainer:
 
     def _require_checkpoint(self, state: TrainState) -> None:
         restore_to_look(self.config, state, name=str(self.task.p.name))
+
+
+def _former_strategy(
+    strategy: Strategy | None, servers: DenseServers | None, row_servers: PsCluster | None
+) -> Strategy:
+    """Returns the strategy that former keywords of a `Trainer` mean."""
+    if strategy is not None or (servers is not None and row_servers is not None):
+        raise ValueError("Trainer: expected strategy, or one of the deprecated servers and row_servers, got several")
+    if row_servers is not None:
+        _warn("Trainer(row_servers=...)", "strategy=Ranks(row_servers)", level=4)
+        return Ranks(row_servers)
+    _warn("Trainer(servers=...)", "strategy=SingleProcess(servers)", level=4)
+    return SingleProcess(servers)
+
+
+def _warn(former: str, now: str, *, level: int = 3) -> None:
+    text = f"{former} is deprecated and will be removed in the next version: use {now}"
+    warnings.warn(text, DeprecationWarning, stacklevel=level)
 
 
 def _task_of(task: Task | type[Task] | Params) -> Task:

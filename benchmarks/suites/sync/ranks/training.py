@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.suites.sync.task import SyncTower, batches_of, slot_names
-from monolith.train import CpuTrainingConfig, Session
+from monolith import collective
+from monolith.train import CpuTrainingConfig, Ranks, Session, SingleProcess, TrainerConfig
 from monolith.train.compat.derive_config import trainer_config_of
 from monolith.train.config.job_config import SyncConfig
-from monolith.train.rank_part import RankPart
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,15 +36,24 @@ def opened(setting: Setting, *, pipelined: bool, num_shares: int) -> Iterator[di
     if pipelined:
         given |= {**_AHEAD, **(_OF_RANKS if is_rank else {})}
     config = trainer_config_of(CpuTrainingConfig(**given))
-    part = RankPart.join(SyncConfig()) if is_rank else None
+    strategy, rank = _joined() if is_rank else (SingleProcess(), 0)
     task = SyncTower()
     task.slots = slot_names(setting)
-    batches = batches_of(setting, range(num_shares) if part is None else [part.rank])
+    batches = batches_of(setting, [rank] if is_rank else range(num_shares))
     pipeline = dataclasses.replace(config.pipeline, wait_for_batches=True)
     with (
-        Session(task, pipeline=pipeline, ranks=part, worker_index=0 if part is None else part.rank) as session,
+        Session(task, pipeline=pipeline, strategy=strategy, worker_index=rank) as session,
         session.feed(itertools.cycle(batches)) as feed,
     ):
         for _ in batches:
             session.run_next(feed)
         yield {"step": lambda _: session.run_next(feed)}
+
+
+def _joined() -> tuple[Ranks, int]:
+    """Returns the ranks of the launcher's run, and the rank of this process."""
+    sync, ranks = SyncConfig(), Ranks()
+    collective.init(timeout_seconds=sync.timeout_seconds)
+    rank = collective.rank()
+    ranks.join(TrainerConfig(sync=sync, worker_index=rank, num_workers=collective.size()))
+    return ranks, rank

@@ -139,7 +139,7 @@ class _TaskModel:
         return predicted if isinstance(predicted, Mapping) else {"predictions": predicted}
 
     def close(self) -> None:
-        self._trainer.forget_state()
+        self._trainer.release_state()
 
 
 def _checkpoints_in(model_dir: str) -> dict[int, str]:

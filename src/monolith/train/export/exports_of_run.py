@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from monolith.train.config.trainer_config import TrainerConfig
     from monolith.train.export.exporting import CheckpointExporter
     from monolith.train.parameters.params import Params
-    from monolith.train.rank_part import RankPart
+    from monolith.train.strategies.strategy import Strategy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class ExportsOfRun:
 
     @classmethod
     def of(
-        cls, params: Params, config: TrainerConfig, saver: Saver, *, model_name: str, ranks: RankPart | None
+        cls, params: Params, config: TrainerConfig, saver: Saver, *, model_name: str, strategy: Strategy
     ) -> ExportsOfRun:
         """Returns the exports of a run.
 
@@ -54,7 +54,7 @@ class ExportsOfRun:
             config: Config of the exporting process.
             saver: Saver of its checkpoints, with or without tables.
             model_name: Name of the model in the gauge.
-            ranks: The ranks of a synchronous run; None: not synchronous.
+            strategy: How the exporting process trains with others.
 
         Raises:
             ValueError: the parameters contradict each other.
@@ -65,8 +65,8 @@ class ExportsOfRun:
             checkpoint_dirs=(checkpoints, join(checkpoints, DENSE_ONLY)),
             model_name=model_name,
             shared_embedding=bool(params.serving.shared_embedding),
-            shards=num_shards(params, config, share_rows=ranks is not None and ranks.shares_rows),
-            is_numbered_by_step=ranks is not None,
+            shards=num_shards(params, config, share_rows=strategy.shares_rows),
+            is_numbered_by_step=strategy.is_synchronous,
             skip_zero=config.exporting.skip_zero,
         )
 

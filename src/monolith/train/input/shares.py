@@ -36,6 +36,10 @@ class HasFileQueues(Protocol):
         ...
 
 
+class HasInputs(KnowsShares, HasFileQueues, Protocol):
+    """The input of all processes of a run."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputShares:
     """The share of one worker; unpacked, its number and how many there are: ``dataset.share(*self.ctx.shares)``."""

@@ -34,6 +34,7 @@ from monolith.train.roles.place import RolePlace, ServerPlaces
 from monolith.train.roles.preparation import on_signals, prepare_task, take_rank
 from monolith.train.roles.server import run_server
 from monolith.train.roles.worker import WorkerRole, tf_config
+from monolith.train.strategies.ranks import Ranks
 from monolith.train.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -98,13 +99,13 @@ class RankRole(WorkerRole):
                 self._config,
                 hooks=[*self._first_hooks(servers, address), *self._hooks],
                 clock=self._clock,
-                row_servers=servers,
+                strategy=Ranks(servers),
             )
             stack.enter_context(
                 on_signals(lambda number: self._stop(number, trainer, stop), signals=(signal.SIGINT, signal.SIGTERM))
             )
             trainer.train(max_steps=self._program.max_steps)
-            trainer.forget_state()
+            trainer.release_state()
             if self._signal is not None and self._program.on_stop is not None:
                 self._program.on_stop()
             return trainer

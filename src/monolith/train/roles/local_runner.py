@@ -17,6 +17,7 @@ from monolith.train.compat.derive_config import trainer_config_of
 from monolith.train.compat.options import DistributedCpuTrainingConfig
 from monolith.train.compat.refusal import require_effective, require_one_process
 from monolith.train.roles.preparation import prepare_task, take_place
+from monolith.train.strategies.single import SingleProcess
 from monolith.train.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def make_trainer(
             deterministic=deterministic,
             input=dataclasses.replace(_with_dispatcher(config.input, flags), stream=stream),
         ),
-        servers=servers,
+        strategy=None if servers is None else SingleProcess(servers),
     )
 
 

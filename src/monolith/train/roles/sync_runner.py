@@ -76,7 +76,7 @@ def distributed_sync_train(
     trainer = Trainer(params.instantiate(), trainer_config, hooks=hooks)
     with on_signals(lambda _: _on_signal(trainer), signals=(signal.SIGINT, signal.SIGTERM)):
         trainer.train(max_steps=settings.max_steps)
-    trainer.forget_state()
+    trainer.release_state()
     return trainer
 
 

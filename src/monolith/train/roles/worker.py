@@ -22,12 +22,12 @@ from monolith.job import JobClient
 from monolith.observe import MetricClient
 from monolith.ps.client import PsCluster
 from monolith.stop_request import StopRequest
-from monolith.train.job_part import JobPart
 from monolith.train.roles.debugging_info import DebuggingInfoHook
 from monolith.train.roles.place import ServerPlaces
 from monolith.train.roles.preparation import on_signals
 from monolith.train.roles.ps_benchmark import choose_servers
 from monolith.train.roles.server_watch import ServerReconnector, ServerWatch
+from monolith.train.strategies.servers import ParameterServers
 from monolith.train.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -283,20 +283,20 @@ class WorkerRole:
                 )
             )
             stack.enter_context(tf_config(cluster.tf_config()))
-            part = JobPart(servers, client, settings, servers_back=back, clock=self._clock, stop=stop)
+            part = ParameterServers(servers, client, settings, servers_back=back, clock=self._clock, stop=stop)
             hooks = list(self._hooks)
             if part.is_chief:
                 hooks.insert(0, DebuggingInfoHook(self._place.model_dir, address, servers, self._place.num_workers))
                 part.health_hook = PsHealthHook(servers, client.barrier, pauses_chief=self._config.control is None)
-            trainer = Trainer(self._params.instantiate(), self._config, hooks=hooks, clock=self._clock, job=part)
+            trainer = Trainer(self._params.instantiate(), self._config, hooks=hooks, clock=self._clock, strategy=part)
             stack.enter_context(
                 on_signals(lambda number: self._on_signal(number, part), signals=(signal.SIGINT, signal.SIGTERM))
             )
             with self._ended_without_servers(servers):
                 trainer.train(max_steps=self._program.max_steps)
             part.end_job()
-            trainer.forget_state()
-            if part.wants_to_stop and self._program.on_stop is not None:
+            trainer.release_state()
+            if part.stop_requested and self._program.on_stop is not None:
                 self._program.on_stop()
             return trainer
 
@@ -329,11 +329,11 @@ class WorkerRole:
                 f" ({error}); training resumes at the last checkpoint"
             ) from error
 
-    def _on_signal(self, number: int, part: JobPart) -> None:
+    def _on_signal(self, number: int, part: ParameterServers) -> None:
         """Stops the job on Ctrl-C, or on any signal to the chief; otherwise only this worker."""
         if number == signal.SIGINT or part.is_chief:
             _log.warning("worker %d: requests the job to stop; the next signal ends this process", self._place.index)
-            part.ask_to_stop()
+            part.stop_job()
         else:
             _log.warning("worker %d: leaves the job after this step", self._place.index)
             part.stop_here()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint import Saver, TrainState
     from monolith.train.config.trainer_config import TrainerConfig
-    from monolith.train.job_part import JobPart
+    from monolith.train.strategies.servers import ParameterServers
 
 _log = logging.getLogger(__name__)
 
@@ -24,7 +24,12 @@ JOB = "job"
 
 
 def restore_in_job(
-    part: JobPart, config: TrainerConfig, saver: Saver | None, state: TrainState, *, give_up: Callable[[], bool]
+    part: ParameterServers,
+    config: TrainerConfig,
+    saver: Saver | None,
+    state: TrainState,
+    *,
+    give_up: Callable[[], bool],
 ) -> None:
     """Restores a worker's session after it was built; returns when it may train."""
     if not part.is_chief:
@@ -76,7 +81,7 @@ def _restore_some(saver: Saver | None, state: TrainState, lost: list[int]) -> bo
             state.extra[JOB] = job
 
 
-def _restore_all(part: JobPart, config: TrainerConfig, saver: Saver | None, state: TrainState) -> None:
+def _restore_all(part: ParameterServers, config: TrainerConfig, saver: Saver | None, state: TrainState) -> None:
     part.client.reset()  # or what was finished and taken since the checkpoint would count
     saved = part.client.saved
     saved.was_loaded = False

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from monolith.checkpoint import SavedCheckpoint, Staging, StateCut, StoreCut, TrainState
-    from monolith.train.rank_part import RankPart
+    from monolith.train.strategies.rank_steps import RankSteps
 
 __all__ = ["RankFolderSaveProtocol"]
 
@@ -51,7 +51,7 @@ class RankFolderSaveProtocol(RankSaveProtocol):
         name: A folder inside the directory of each rank, for other checkpoints; empty: that directory.
     """
 
-    def __init__(self, model_dir: str, part: RankPart, *, name: str = "") -> None:
+    def __init__(self, model_dir: str, part: RankSteps, *, name: str = "") -> None:
         super().__init__(part)
         self._model_dir = model_dir
         self._name = name

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from monolith.collective import Agreed
     from monolith.tables import BatchStamp
     from monolith.train._rank_words import RankAgreement
-    from monolith.train.rank_part import CollectiveFlag, RankPart
+    from monolith.train.strategies.rank_steps import CollectiveFlag, RankSteps
 
 __all__ = ["RankSaveProtocol", "ServerRankSaveProtocol", "prepare_on_all", "with_batches_of_all"]
 
@@ -52,7 +52,7 @@ class RankSaveProtocol(SaveProtocol):
 
     is_collective = True
 
-    def __init__(self, part: RankPart) -> None:
+    def __init__(self, part: RankSteps) -> None:
         self._part = part
         self._words = part.words
         self._saving = LockStep(collective.saving_line())
@@ -205,7 +205,7 @@ def prepare_on_all(prepare: Callable[[], P], words: RankAgreement) -> P:
     return made[0]
 
 
-def with_batches_of_all(cut: StateCut, part: RankPart) -> StateCut:
+def with_batches_of_all(cut: StateCut, part: RankSteps) -> StateCut:
     """Returns the cut of a rank with the last batches of all ranks; releases it if that fails."""
     own = [stamps_to_plain(cut.applied.values()), cut.positions.get(POSITION_NAME, b"").decode()]
     try:

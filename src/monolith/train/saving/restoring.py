@@ -15,8 +15,8 @@ from monolith.checkpoint import (
 )
 from monolith.errors import NotFoundError
 from monolith.hooks import custom_restore_options
+from monolith.train._session_parts import SessionState
 from monolith.train.input.jobs import LocalJob
-from monolith.train.session import SessionState
 
 if TYPE_CHECKING:
     from monolith.checkpoint import RestoreConfig, TrainState

@@ -1,11 +1,12 @@
-"""The part of one rank in a synchronous run: what ranks exchange in each step, and what all of them obey.
+"""`RankSteps`: what the ranks of a synchronous run exchange in each step, and what all of them obey.
 
 A step of a rank makes these collective calls, and a rank without a batch follows them::
 
     reads of rows            one for each module with tables; for a later batch if rows are read ahead
-    updates of rows          those that earlier steps have postponed forward and backward     reads of rows that were
-    not read ahead update                   this file: what any rank refuses, all refuse; gradients of dense weights are
-    averaged updates of rows          those of this step, unless they are postponed
+    updates of rows          those that earlier steps have postponed
+    forward and backward     reads of rows that were not read ahead
+    update                   this file: what any rank refuses, all refuse; gradients of dense weights are averaged
+    updates of rows          those of this step, unless they are postponed
 
 Further requests, such as a stop by a signal on one rank or a save by the clock of rank 0, are bits of `update`, so that
 all ranks see them at the same step.
@@ -13,18 +14,16 @@ all ranks see them at the same step.
 
 from __future__ import annotations
 
-import itertools
 import json
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith import collective
 from monolith.collective import AveragingConfig, Call, LockStep, RaisedByAllError, average_gradients, told
-from monolith.collective.sharded import ShardedStore, sharded_stores
+from monolith.collective.sharded import sharded_stores
 from monolith.errors import InvalidArgumentError
 from monolith.nn import without_rows
 from monolith.train._rank_words import RankAgreement, gather_texts
-from monolith.train.saving.server_rows import server_stores
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,12 +32,9 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint import TrainState
     from monolith.collective import Agreed, LineCall
-    from monolith.ps.client import PsCluster
-    from monolith.tables import Store, TableConfig
-    from monolith.train.config.job_config import SyncConfig
-    from monolith.train.input.jobs import RankInputs
+    from monolith.collective.sharded import ShardedStore
 
-__all__ = ["CollectiveFlag", "RankPart", "RankUpdate"]
+__all__ = ["CollectiveFlag", "RankSteps", "RankUpdate"]
 
 UPDATE = "update"
 """Kind of the call that ends what a step computes."""
@@ -77,27 +73,19 @@ class CollectiveFlag:
         """Whether any rank wanted it at the last step."""
 
 
-class RankPart:
-    """What a session and its trainer need of a synchronous run. Only the training thread may use it.
+class RankSteps:
+    """The steps of one rank in a synchronous run, and its messages to the others. Only the training thread may use it.
 
     Args:
         lock_step: Collective calls of training.
-        settings: How ranks train together.
         deterministic: Add dense gradients in the order of the ranks.
-        servers: Parameter servers that store the rows; None: the ranks share them.
+        shares_rows: Whether the ranks store the rows; otherwise servers do.
     """
 
-    def __init__(
-        self,
-        lock_step: LockStep,
-        settings: SyncConfig,
-        *,
-        deterministic: bool = False,
-        servers: PsCluster | None = None,
-    ) -> None:
+    def __init__(self, lock_step: LockStep, *, deterministic: bool, shares_rows: bool) -> None:
         self.lock_step = lock_step
-        self.settings = settings
-        self.servers = servers
+        self.shares_rows = shares_rows
+        """Whether the ranks store the rows, so that reads and updates are collective calls."""
         self.words = RankAgreement(lock_step, "synchronous training")
         self.rank, self.size = self.words.rank, self.words.size
         self.averaging = AveragingConfig.from_environment(deterministic=deterministic)
@@ -109,15 +97,7 @@ class RankPart:
         self._step = 0
         self.stores: list[ShardedStore] = []
         """Stores of the model, once it is built."""
-        self.inputs: RankInputs | None = None
-        """Shared state of the inputs of all ranks; set by the trainer."""
         self._common_error: BaseException | None = None
-
-    @classmethod
-    def join(cls, settings: SyncConfig, *, deterministic: bool = False, servers: PsCluster | None = None) -> RankPart:
-        """Joins the run of the launcher; without one, a run of one rank."""
-        collective.init(timeout_seconds=settings.timeout_seconds)
-        return cls(LockStep(collective.training_line()), settings, deterministic=deterministic, servers=servers)
 
     @property
     def is_first(self) -> bool:
@@ -129,33 +109,11 @@ class RankPart:
         """Returns whether it is a run of one rank."""
         return self.size == 1
 
-    @property
-    def shares_rows(self) -> bool:
-        """Returns whether the ranks store the rows, so that reads and updates are collective calls."""
-        return self.servers is None
-
-    # What a model is built with
-
-    def new_store_factory(self) -> Callable[[Mapping[str, TableConfig]], Store] | None:
-        """Makes the stores of one model, which the ranks share; None for a run of one, whose rows are all here."""
-        if self.servers is not None:
-            return server_stores(self.servers)
-        if self.is_alone:
-            return None
-        numbers = itertools.count()
-
-        def make(configs: Mapping[str, TableConfig]) -> Store:
-            number = next(numbers)
-            name = f"rows_{number}" if number else "rows"
-            return ShardedStore(configs, name=name, combine="mean" if self.settings.combine == "mean" else "sum")
-
-        return make
-
     def attach(self, state: TrainState) -> None:
         """Takes the stores of a model, whose calls a rank without a batch follows; those on servers make none."""
         self.stores = list(sharded_stores(state.stores).values())
 
-    def begin_alike(self, state: TrainState) -> None:
+    def begin(self, state: TrainState) -> None:
         """Refuses ranks with other models or steps, and gives all of them the dense weights of rank 0."""
         self._step = state.global_step
         if self.is_alone:
@@ -175,7 +133,7 @@ class RankPart:
         self._wishes.append(wish)
         return wish
 
-    def ask_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """Stops all ranks after the next step that carries the request; a single rank after the current step."""
         self._wants_to_stop = True
         self.stops = self.stops or self.is_alone
