@@ -263,7 +263,7 @@ class TestParameterServers:
 
     def test_the_global_step_counts_the_steps_of_other_workers_and_never_falls(self) -> None:
         strategy = in_job(FakeClient())
-        store = SimpleNamespace(steps_of_others=-1)
+        store = SimpleNamespace(name="rows", owners=None, steps_of_others=-1, refresh_newest_time=lambda: None)
         state: Any = SimpleNamespace(stores={"rows": store}, dense=None)
         strategy.attach(state)
         assert strategy.count_step(0, stamp(0), under_way=0) == 1
