@@ -346,13 +346,14 @@ KILLED = textwrap.dedent("""
     ("at", "number", "step"),
     [
         pytest.param("write", 1, 3, marks=pytest.mark.slow),  # the mark
-        ("write", 2, 3),  # the tensors
-        pytest.param("write", 3, 3, marks=pytest.mark.slow),  # the description of the model
-        ("write", 4, 3),  # the manifest
-        ("replace", 2, 3),
-        pytest.param("sync", 2, 3, marks=pytest.mark.slow),
-        pytest.param("sync", 3, 4, marks=pytest.mark.slow),  # the manifest has its name
-        ("write", 5, 4),  # the file `checkpoint`
+        pytest.param("write", 2, 3, marks=pytest.mark.slow),  # the manifest of the rows
+        ("write", 3, 3),  # the tensors
+        pytest.param("write", 4, 3, marks=pytest.mark.slow),  # the description of the model
+        ("write", 5, 3),  # the manifest
+        ("replace", 3, 3),
+        pytest.param("sync", 4, 3, marks=pytest.mark.slow),
+        pytest.param("sync", 5, 4, marks=pytest.mark.slow),  # the manifest has its name
+        ("write", 6, 4),  # the file `checkpoint`
         ("remove", 1, 4),
     ],
 )

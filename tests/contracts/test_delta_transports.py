@@ -42,15 +42,18 @@ TRANSPORTS: dict[str, Callable[[Site], Transport]] = {
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[KafkaCluster]:
+def brokers(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Addresses of a Kafka cluster, which is started if tests of it were selected."""
+    if not any("[kafka" in item.name for item in request.session.items if item.path == request.path):
+        yield ""
+        return
     with KafkaCluster() as running:
-        yield running
+        yield running.brokers
 
 
 @pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] if name == "kafka" else []) for name in TRANSPORTS])
-def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeTransport]:
+def make(request: pytest.FixtureRequest, tmp_path: Path, brokers: str) -> Iterator[MakeTransport]:
     made: list[Transport] = []
-    brokers = request.getfixturevalue("cluster").brokers if request.param == "kafka" else ""
     site = Site(tmp_path, f"log{next(NAMES)}", brokers)
 
     def opened() -> Transport:
