@@ -49,7 +49,7 @@ MAY_JUMP = {
     "online/stream/dataset.py": "lag; with max_lag_seconds, which examples are too old",
     "serving/request_log/log.py": "the time of a request",
     "serving/request_log/sinks.py": "a name, beside a number",
-    "tables/keyed_rows.py": "the time of a pushed row, at most a day ahead of all others",
+    "tables/local/store.py": "the time of a pushed row, at most a day ahead of all others",
     "tables/snapshot/save.py": "the time of a file, for people",
     "train/roles/worker.py": "a metric, at least 0",
 }

@@ -27,7 +27,7 @@
 #define ACQUIRE(...) MONOLITH_THREAD_ANNOTATION(acquire_capability(__VA_ARGS__))
 #define ACQUIRE_SHARED(...) MONOLITH_THREAD_ANNOTATION(acquire_shared_capability(__VA_ARGS__))
 #define RELEASE(...) MONOLITH_THREAD_ANNOTATION(release_capability(__VA_ARGS__))
-// A function that the analysis cannot follow; a comment says why it is correct.
+// A function that the analysis cannot follow; a comment has the reason.
 #define NO_THREAD_SAFETY_ANALYSIS MONOLITH_THREAD_ANNOTATION(no_thread_safety_analysis)
 
 namespace monolith {

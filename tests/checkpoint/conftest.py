@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+from contracts.device_store import DEVICE
 from contracts.engines import StoreFactory, engine
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.tables import TableConfig
@@ -23,7 +24,7 @@ def _clean(nothing_left_behind: None) -> None:
         "local",
         "three servers here",
         "reference",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("device", "pipe")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in (*DEVICE, "pipe")),
     ],
 )
 def make_store(request: pytest.FixtureRequest) -> Iterator[StoreFactory]:

@@ -12,10 +12,12 @@ import pytest
 # What tests of several folders share is imported by the name that mypy knows.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from contracts.device_store import DEVICE
 from contracts.engines import RANKS, SERVERS, SERVERS_HERE, STORES, StoreFactory, engine
 from monolith.tables import TableConfig
 from monolith.tables.store import Store
 
+collect_ignore = [] if DEVICE else ["test_device_rows.py"]
 _ELSEWHERE = ("pipe", *SERVERS, *RANKS)
 """Engines that are in other processes: the full tier has them."""
 _ENGINES = [

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from contracts.device_tensor import NAME, DeviceTensor, add_device
+from monolith import environment
 from monolith.errors import InvalidArgumentError
 from monolith.tables import (
     Applied,
@@ -29,6 +30,10 @@ from monolith.tables import (
     Update,
     WorkerSession,
 )
+
+DEVICE = ["device"] if environment.get("MONOLITH_TEST_DEVICE") == "1" else []
+"""Name of the engine, in the processes of `test_device_engine.py`: torch has one place for a device of Python in each
+process, and the tests of TPUs need it for torchax."""
 
 
 class DevicePlan:

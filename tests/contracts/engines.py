@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 
 from hypothesis import HealthCheck, settings
 
-from contracts.device_store import DeviceStore
+from contracts.device_store import DEVICE, DeviceStore
 from contracts.pipe_store import PipeHost, PipeStore
 from contracts.rank_processes import rank_processes
 from hooks.server.certificates import make_certificate
@@ -27,11 +27,11 @@ StoreFactory = Callable[[Mapping[str, TableConfig]], Store]
 STORES: dict[str, StoreFactory] = {
     "reference": ReferenceStore,
     "local": LocalStore,
-    "device": DeviceStore,
     "pipe": PipeStore,
+    **dict.fromkeys(DEVICE, DeviceStore),
 }
 ServingFactory = Callable[[Mapping[str, TableConfig]], ServingRows]
-SERVING: dict[str, ServingFactory] = {"local": LocalStore, "device": DeviceStore}
+SERVING: dict[str, ServingFactory] = {"local": LocalStore, **dict.fromkeys(DEVICE, DeviceStore)}
 """Engines that can be served."""
 SERVERS_HERE = {"three servers here": 3}
 """Engines that are parameter servers in this process, and how many. Three divide the 1024 buckets unevenly."""

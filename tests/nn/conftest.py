@@ -15,12 +15,19 @@ from monolith.testing import ReferenceStore
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from contracts.device_store import DeviceStore
+from contracts.device_store import DEVICE, DeviceStore
 
 StoreFactory: TypeAlias = Callable[[Mapping[str, TableConfig]], Store]
 
 
-@pytest.fixture(params=[LocalStore, ReferenceStore, DeviceStore], ids=["local", "reference", "device"])
+ENGINES: dict[str, StoreFactory] = {
+    "local": LocalStore,
+    "reference": ReferenceStore,
+    **dict.fromkeys(DEVICE, DeviceStore),
+}
+
+
+@pytest.fixture(params=list(ENGINES.values()), ids=list(ENGINES))
 def make_store(request: pytest.FixtureRequest) -> StoreFactory:
     """Builds a store of an engine; the second one knows nothing of the core, and rows of the third are on a device."""
     factory: StoreFactory = request.param

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from monolith.checkpoint import Saver
 from monolith.cluster.training_cluster import TrainingCluster
 from monolith.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
 from monolith.hooks.barrier import BarrierHook
@@ -24,8 +25,6 @@ from train.job_threads import MemoryDiscovery
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
-
-    from monolith.checkpoint import Saver
 
 
 class FakeClient:
@@ -162,7 +161,7 @@ class TestHooks:
             saving=SavingConfig(every_steps=5, dense_every_steps=2),
             job=JobConfig(barrier_at_dense_saves=barrier, max_pending_seconds_for_barrier=3.5),
         )
-        saver: Saver = SimpleNamespace(dense_only=False, model_dir=str(tmp_path))  # type: ignore[assignment]
+        saver = Saver(str(tmp_path))
         part = part_of(FakeClient(JobState(num_workers=2)), config.job)
         part.join(config)
         hooks = chief_hooks(config, saver, part, model_name="m")

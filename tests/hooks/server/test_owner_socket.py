@@ -14,7 +14,7 @@ import pytest
 
 from hooks.server.training import training
 from monolith.cluster import BarrierOp
-from monolith.errors import FailedPreconditionError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.hooks.server import ControllerClient, ServerCredentials, ServerHook, server_hook
 from monolith.hooks.server.server_hook import OwnerSocket
 
@@ -66,7 +66,7 @@ def test_an_address_that_cannot_be_written_leaves_no_folder(tmp_path: Path, monk
     (tmp_path / "model").write_text("a file where the folder should be")
     with tempfile.TemporaryDirectory(dir="/tmp") as sockets:  # a path that is short enough for a socket
         monkeypatch.setattr("tempfile.tempdir", sockets)
-        with pytest.raises(OSError, match="model"), training(str(tmp_path / "model")):
+        with pytest.raises(InvalidArgumentError, match="model"), training(str(tmp_path / "model")):
             pytest.fail("nobody could find the server")
         assert list(Path(sockets).iterdir()) == []
 

@@ -20,6 +20,7 @@ from monolith.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
     InternalError,
+    InvalidArgumentError,
     NotFoundError,
     ResourceExhaustedError,
     UnauthenticatedError,
@@ -275,7 +276,7 @@ def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
 
 def test_an_address_that_cannot_be_written_leaves_nothing_open(tmp_path: Path) -> None:
     (tmp_path / "model").write_text("a file where the folder should be")
-    with pytest.raises(OSError, match="model"), training(str(tmp_path / "model")):
+    with pytest.raises(InvalidArgumentError, match="model"), training(str(tmp_path / "model")):
         pytest.fail("nobody could find the server")
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contracts.device_store import DeviceStore
+from contracts.device_store import DEVICE, DeviceStore
 from monolith.data.protos.example_pb2 import Example, ExampleBatch, FeatureConfigs, FeatureListType, OutType
 from monolith.errors import InvalidArgumentError, ResourceExhaustedError
 from monolith.serving.layout import Layout
@@ -115,21 +115,11 @@ def filled(rows: dict[str, reference.Rows], place: str = "core") -> Any:
     return store if place == "core" else DeviceStore({}, rows=store)
 
 
-@settings(max_examples=150, deadline=None)
+@pytest.mark.parametrize("place", ["core", *DEVICE])
+@settings(max_examples=50 if DEVICE else 150, deadline=None)
 @given(data=st.data())
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_any_layout_of_any_batch_is_that_of_the_reference(data: st.DataObject) -> None:
-    compare_any_layout("core", data)
-
-
-@settings(max_examples=50, deadline=None)
-@given(data=st.data())
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_any_layout_of_rows_on_a_device_is_that_of_the_reference(data: st.DataObject) -> None:
-    compare_any_layout("device", data)
-
-
-def compare_any_layout(place: str, data: st.DataObject) -> None:
+def test_any_layout_of_any_batch_is_that_of_the_reference(place: str, data: st.DataObject) -> None:
     features = data.draw(features_of_layouts())
     configs = data.draw(st.none() | out_configs(features))
     columns = sorted({each.source for each in features})

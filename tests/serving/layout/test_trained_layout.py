@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from contracts.device_store import DeviceStore
+from contracts.device_store import DEVICE, DeviceStore
 from monolith.data.protos.example_pb2 import ExampleBatch, FeatureConfigs, OutType
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.serving.layout import Layout, TrainedLayout
@@ -115,7 +115,7 @@ def expected_outputs(rows: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.mark.parametrize("place", ["core", "device"])
+@pytest.mark.parametrize("place", ["core", *DEVICE])
 def test_rows_learn_what_torch_computes_for_every_pooling_and_form(place: str) -> None:
     store, rows = store_of()
     engine = store if place == "core" else DeviceStore({}, rows=store)
@@ -140,10 +140,10 @@ def test_rows_learn_what_torch_computes_for_every_pooling_and_form(place: str) -
         torch.testing.assert_close(torch.from_numpy(values).view(len(IDS), -1), wanted)
 
 
-def test_a_store_without_learning_rates_is_refused() -> None:
-    store = DeviceStore({"t": TableConfig([Segment(3)])})
-    del store.learning_rates_at
-    with pytest.raises(InvalidArgumentError, match="store 'rows': DeviceStore has no learning_rates_at"):
+def test_a_store_without_learning_rates_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = LocalStore({"t": TableConfig([Segment(3)])})
+    monkeypatch.delattr(LocalStore, "learning_rates_at")
+    with pytest.raises(InvalidArgumentError, match="store 'rows': LocalStore has no learning_rates_at"):
         TrainedLayout(Layout([feature("f", "t", (3,))], {"rows": store}))
 
 
