@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from benchmarks.suites.tables import save
 from monolith.cli._bench import machine
 from monolith.cli._bench.measurement import RowSkippedError
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.mark.parametrize("num_bytes", [0, 1, machine.CHUNK_BYTES, machine.CHUNK_BYTES + 17])
 def test_a_plain_write_has_exactly_the_number_of_bytes_requested(tmp_path: Path, num_bytes: int) -> None:
-    machine.write_plainly(tmp_path / "plain", num_bytes)
+    save.write_plainly(tmp_path / "plain", num_bytes)
     files = machine.files_under(tmp_path)
     assert machine.bytes_of(files) == num_bytes
     assert machine.read_plainly(files) == num_bytes
@@ -43,7 +44,7 @@ def test_too_little_disk_space_skips_the_row_and_names_the_directory(tmp_path: P
 
 def test_files_evicted_from_the_page_cache_can_still_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "DROP_CACHES", tmp_path / "missing" / "drop_caches")
-    machine.write_plainly(tmp_path / "plain", 12345)
+    save.write_plainly(tmp_path / "plain", 12345)
     files = machine.files_under(tmp_path)
     machine.forget_pages(files)
     assert machine.read_plainly(files) == 12345

@@ -8,6 +8,8 @@ import statistics
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from benchmarks.suites.tables.training_thread import Step, TrainingThread, median_step, p99_step
 from monolith.cli._bench import machine, ours, workload
 from monolith.cli._bench.measurement import Measurement, Sense, median_ratio, spread, tell
@@ -39,6 +41,16 @@ class Beside(NamedTuple):
     megabytes_per_second: float
 
 
+def write_plainly(file: Path, num_bytes: int) -> None:
+    """Writes one sequential file of `num_bytes` random bytes, which is on disk when the call returns."""
+    chunk = memoryview(np.random.default_rng(0).bytes(machine.CHUNK_BYTES))
+    with file.open("wb", buffering=0) as out:
+        left = num_bytes
+        while left > 0:
+            left -= out.write(chunk[:left])
+        os.fsync(out.fileno())
+
+
 def measure(setting: Setting) -> list[Measurement]:
     """Measures the large table, trained for a while before."""
     ours.use_threads(setting.threads)
@@ -62,7 +74,7 @@ def _measure_blocking(setting: Setting, table: ours.Ours, folder: Path) -> list[
         shutil.rmtree(target)
         os.sync()
         plain = folder / "plain"
-        write_seconds = timed(machine.write_plainly, plain, num_bytes)
+        write_seconds = timed(write_plainly, plain, num_bytes)
         plain.unlink()
         saved.append(num_bytes / save_seconds / 1e6)
         written.append(num_bytes / write_seconds / 1e6)
@@ -131,7 +143,7 @@ def _save_beside(setting: Setting, table: ours.Ours, training: TrainingThread, t
     before = time.perf_counter()
     time.sleep(QUIET_TURNS * setting.seconds)
     begin = time.perf_counter()
-    ours.save_in_background(table.table, target, bytes_per_second=ASKED_BYTES_PER_SECOND)
+    table.table.save(target, background=True, rate_bytes_per_second=ASKED_BYTES_PER_SECOND).wait()
     end = time.perf_counter()
     num_bytes = machine.bytes_of(machine.files_under(target))
     shutil.rmtree(target)

@@ -386,7 +386,7 @@ class ServingRows(Store, Protocol):
         ...
 
     def lookup(self, keyed: KeyedRows, *, step: int = 0) -> KeyedValues:
-        """Returns the current rows of keys that `buckets_of_keys` has checked. Safe with concurrent writers: no row is torn.
+        """Returns the current rows of keys that `buckets_of_keys` has checked. Safe with writers: no row is torn.
 
         `step` is for quantisers of training, as in `WorkerSession.read`.
         """

@@ -12,8 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
 from monolith._version import __version__
 from monolith.cli._bench.measurement import RowSkippedError
 from monolith.errors import UnimplementedError
@@ -91,16 +89,6 @@ def files_under(folder: Path) -> list[Path]:
 def bytes_of(files: list[Path]) -> int:
     """Returns the total size of files."""
     return sum(file.stat().st_size for file in files)
-
-
-def write_plainly(file: Path, num_bytes: int) -> None:
-    """Writes one sequential file of `num_bytes` random bytes, which is on disk when the call returns."""
-    chunk = memoryview(np.random.default_rng(0).bytes(CHUNK_BYTES))
-    with file.open("wb", buffering=0) as out:
-        left = num_bytes
-        while left > 0:
-            left -= out.write(chunk[:left])
-        os.fsync(out.fileno())
 
 
 def read_plainly(files: list[Path]) -> int:

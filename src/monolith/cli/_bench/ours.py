@@ -14,7 +14,6 @@ from monolith.tables import HashTable, Segment, TableConfig, initializers, row_o
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 DIM: Final = 16
 TIME: Final = 1_700_000_000
@@ -76,11 +75,6 @@ def memory_bytes(table: HashTable) -> int:
 def row_bytes(table: HashTable) -> int:
     """Bytes of one row: header, weights, state, padding."""
     return table.store.core.row_bytes(0)
-
-
-def save_in_background(table: HashTable, path: Path, *, bytes_per_second: int) -> None:
-    """Saves at a limited rate, concurrently with other threads, and returns when the files are committed."""
-    table.save(path, background=True, rate_bytes_per_second=bytes_per_second).wait()
 
 
 def use_threads(threads: int) -> None:

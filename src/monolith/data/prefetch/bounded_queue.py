@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-__all__ = ["BoundedQueue"]
-
 T = TypeVar("T")
 
 

@@ -17,8 +17,6 @@ from monolith.tensors import NestedTensors, Ragged
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Element", "element_of"]
-
 
 class Element:
     """A structure, and what makes its tensors on GPUs ready for use in the thread that receives it.

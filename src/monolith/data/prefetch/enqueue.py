@@ -13,8 +13,6 @@ from monolith.errors import DeadlineExceededError, OutOfRangeError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-__all__ = ["Taker", "enqueue_dicts_with_queue_return", "prefetch"]
-
 _logger = logging.getLogger(__name__)
 
 _PATIENCE_SECONDS = 30.0

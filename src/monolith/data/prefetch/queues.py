@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from monolith.dependence import Op
 
-__all__ = ["ElementQueue", "FIFOQueue", "MultiFIFOQueue", "PaddingFIFOQueue", "TensorSource", "ops_of"]
-
 TensorSource: TypeAlias = "Tensor | Callable[[], Tensor]"
 """Source of a queue: a tensor, or a function that makes one for each element."""
 

@@ -15,8 +15,6 @@ from monolith.errors import CancelledError, DeadlineExceededError, FailedPrecond
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["MultiQueueRunner"]
-
 _logger = logging.getLogger(__name__)
 
 

@@ -14,8 +14,6 @@ from torch import Tensor
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["SideStreams", "StagedTensors"]
-
 
 class StagedTensors:
     """Tensors with events that signal when they are ready. Made by the producer, received by the consumer once.

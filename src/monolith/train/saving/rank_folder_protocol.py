@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from monolith.checkpoint import SavedCheckpoint, Staging, StateCut, StoreCut, TrainState
     from monolith.train.strategies.rank_steps import RankSteps
 
-__all__ = ["RankFolderSaveProtocol"]
-
 P = TypeVar("P", Prepared, LoadedCheckpoint)
 
 

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from monolith.train._rank_words import RankAgreement
     from monolith.train.strategies.rank_steps import CollectiveFlag, RankSteps
 
-__all__ = ["RankSaveProtocol", "ServerRankSaveProtocol", "prepare_on_all", "with_batches_of_all"]
-
 P = TypeVar("P", Prepared, LoadedCheckpoint)
 
 _OUTCOME = "end of a save"

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from monolith.train.config.trainer_config import TrainerConfig
     from monolith.train.strategies.rank_steps import RankSteps
 
-__all__ = ["AlltoallMetricsHook", "LastLossHook", "RankTimer", "rank_hooks"]
-
 _log = logging.getLogger(__name__)
 
 

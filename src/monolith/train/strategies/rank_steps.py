@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from monolith.collective import Agreed, LineCall
     from monolith.collective.sharded import ShardedStore
 
-__all__ = ["CollectiveFlag", "RankSteps", "RankUpdate"]
-
 UPDATE = "update"
 """Kind of the call that ends what a step computes."""
 _REFUSED, _STOP, _FIRST_WISH = 1, 2, 4

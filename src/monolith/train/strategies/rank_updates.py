@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from monolith.train.input.feed import BatchFeed
     from monolith.train.strategies.rank_steps import RankSteps
 
-__all__ = ["DenseAveraged", "RankPipeline"]
-
 
 class DenseAveraged(LocalDense):
     """Dense weights that every rank updates by its own optimizers, with averaged gradients.

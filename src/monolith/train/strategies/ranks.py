@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from monolith.train.strategies.strategy import EndedBy
     from monolith.train.task import Mode
 
-__all__ = ["Ranks", "with_accelerator"]
-
 _log = logging.getLogger(__name__)
 
 SUMMARY_INTERVAL = "MONOLITH_SAVE_SUMMARY_INTERVAL"

@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from monolith.train.strategies.strategy import EndedBy
     from monolith.train.task import Mode
 
-__all__ = ["JobHook", "ParameterServers"]
-
 _log = logging.getLogger(__name__)
 
 _GOODBYE_SECONDS = 10.0

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from monolith.train.strategies.strategy import EndedBy
     from monolith.train.task import Mode
 
-__all__ = ["AppliedBatches", "SingleProcess", "open_server_dense"]
-
 _log = logging.getLogger(__name__)
 
 
