@@ -18,6 +18,8 @@ from monolith.tensors import Ragged
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+__all__ = ["REQUEST_TIME", "BatchClock", "time_of", "times_of"]
+
 _log = logging.getLogger(__name__)
 
 _TIME_END = 2**32
