@@ -36,7 +36,7 @@ class OtherProcessFails(SaveProtocol):
 
 
 class Observer(SaveProtocol):
-    """A process that writes nothing and is told what was saved."""
+    """A process that writes nothing and receives what was saved."""
 
     def run_on_writers(self, what: str, work: Callable[[], None]) -> None:
         pass

@@ -63,8 +63,8 @@ class DeafClient:
 
 
 def test_a_loss_that_could_not_be_reported_is_reported_by_the_next_attempt(caplog: pytest.LogCaptureFixture) -> None:
-    client, nobody = DeafClient(), cast("Any", None)
-    part = ParameterServers(nobody, cast("JobClient", client), nobody, servers_back=nobody, clock=nobody)
+    client, unused = DeafClient(), cast("Any", None)
+    part = ParameterServers(unused, cast("JobClient", client), unused, servers_back=unused, clock=unused)
     part.count_step(9, stamp(9), under_way=0)
     known = [OwnerProgress(0, stamp(9)), OwnerProgress(1, stamp(7))]
     with pytest.raises(UnavailableError):

@@ -216,9 +216,9 @@ class FakeClient:
 
 
 def in_job(client: FakeClient) -> ParameterServers:
-    nobody: Any = None
+    unused: Any = None
     given: Any = client
-    return ParameterServers(nobody, given, JobConfig(), servers_back=nobody, clock=FakeClock())
+    return ParameterServers(unused, given, JobConfig(), servers_back=unused, clock=FakeClock())
 
 
 class TestParameterServers:
@@ -353,3 +353,11 @@ class TestFormerNames:
             trainer.forget_state()
         assert warned[0].filename == __file__
         assert (trainer.state, trainer.global_step) == (None, 2)
+
+
+@pytest.mark.parametrize("strategy", [SingleProcess, "ranks"])
+def test_what_is_not_a_strategy_is_refused_by_name(strategy: Any) -> None:
+    with pytest.raises(TypeError, match=r"Trainer: strategy must be an object such as Ranks\(\)"):
+        Trainer(make_task(), strategy=strategy)
+    with pytest.raises(TypeError, match="session: strategy must be an object"):
+        Session(make_task(), strategy=strategy)

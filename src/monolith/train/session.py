@@ -26,6 +26,7 @@ from monolith.train.context import TaskContext
 from monolith.train.input.feed import BatchFeed
 from monolith.train.saving.resuming import OwnerProgress
 from monolith.train.strategies.single import SingleProcess
+from monolith.train.strategies.strategy import Strategy
 from monolith.train.task import Task
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
     from monolith.hook import Call
     from monolith.train.step_result import StepResult
-    from monolith.train.strategies.strategy import Strategy
     from monolith.train.task import Mode
 
 _log = logging.getLogger(__name__)
@@ -66,6 +66,8 @@ class Session:
         require_effective_parameters(task.p, Task.params())
         self._dense_settings = DenseConfig() if options.dense is None else options.dense
         self._strategy = _strategy_of(options)
+        if not isinstance(self._strategy, Strategy):
+            raise TypeError(f"session: strategy must be an object such as SingleProcess(), got {options.strategy!r}")
         self._strategy.require_session(options.mode, self._dense_settings)
         self.task = task
         self.mode: Mode = options.mode

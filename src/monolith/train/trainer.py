@@ -40,6 +40,7 @@ from monolith.train.saving.restoring import restore_to_look
 from monolith.train.session import Session
 from monolith.train.strategies.ranks import Ranks, with_accelerator
 from monolith.train.strategies.single import SingleProcess
+from monolith.train.strategies.strategy import Strategy
 from monolith.train.task import Task
 from monolith.train.task_wrappers import FeatureEngineeringTask, FeatureFiles
 
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
     from monolith.train._session_parts import SessionState
     from monolith.train.parameters.params import Params
     from monolith.train.predict.candidate_items import CandidateItems
-    from monolith.train.strategies.strategy import Strategy
     from monolith.train.task import Mode
 
 
@@ -99,6 +99,8 @@ class Trainer:
         if servers is not None or row_servers is not None:
             strategy = _former_strategy(strategy, servers, row_servers)
         self._strategy = self._default_strategy() if strategy is None else strategy
+        if not isinstance(self._strategy, Strategy):
+            raise TypeError(f"Trainer: strategy must be an object such as Ranks() or SingleProcess(), got {strategy!r}")
         self._strategy.require_config(self.config)
         self._strategy.require_session("train", self.config.dense)
         self._placement = placement_of(self.config.device)

@@ -238,12 +238,7 @@ class Strategy:
         return None if model_dir is None else Saver(model_dir, **self.saver_options(others_wait=False))
 
     def saver_options(self, *, others_wait: bool) -> dict[str, Any]:
-        """Returns the options of a saver.
-
-        Args:
-            others_wait: Whether other processes wait for a save: then they wait until it has its cut, not until it is
-                written.
-        """
+        """Returns the options of a saver. Processes that wait for a save do so until it has its cut, not to its end."""
         saving = self.config.saving
         return {
             "max_to_keep": saving.max_to_keep,
