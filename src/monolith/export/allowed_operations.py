@@ -75,17 +75,7 @@ _assert_async _assert_scalar _assert_tensor_metadata sym_constrain_range sym_con
 """
 _ATEN = frozenset(
     f"aten.{name}"
-    for group in (
-        _ELEMENTWISE,
-        _REDUCTIONS,
-        _SHAPES,
-        _PRODUCTS,
-        _LAYERS,
-        _INDICES,
-        _CREATION,
-        _IN_PLACE,
-        _CHECKS,
-    )
+    for group in (_ELEMENTWISE, _REDUCTIONS, _SHAPES, _PRODUCTS, _LAYERS, _INDICES, _CREATION, _IN_PLACE, _CHECKS)
     for name in group.split()
 )
 _PYTHON = """

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-
 ENTRY = "entry"
 """Folder with the versions of the entry of a sharded export, next to those of the shards."""
 MOST_VERSIONS = 10_000

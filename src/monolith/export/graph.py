@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from monolith.export.recording import CallLog
     from monolith.nn import Embeddings
 
-
 _LONGEST_REASON = 400
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _FOREIGN = (str(Path(torch.__file__).parent), str(Path(__file__).parents[1]))

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     from monolith.export.graph_passes import JoinedRows
 
-
 InputKind = Literal["weight", "constant", "rows", "column", "values", "row_splits", "joined"]
 
 
@@ -83,9 +82,6 @@ def input_shape(
         joined: Components of inputs of kind ``joined``.
         features: Feature -> shape of its rows, for one example.
         columns: Column of numbers -> type and shape, for one example.
-
-    Raises:
-        DataLossError: no feature or column has that name.
     """
     try:
         if place.kind == "joined":
@@ -106,11 +102,7 @@ def input_shape(
 
 
 def require_safe_calls(graph: Graph, *, origin: str) -> None:
-    """Checks the arguments of operations by their schemas.
-
-    Raises:
-        DataLossError: an argument makes an operation unsafe.
-    """
+    """Checks the arguments of operations by their schemas."""
     for node in graph.nodes:
         if node.op != "call_function" or not isinstance(node.target, OpOverload):
             continue
@@ -124,12 +116,7 @@ def require_safe_calls(graph: Graph, *, origin: str) -> None:
                 raise DataLossError(f"{origin}: {node.target} has {name}={value!r:.40}, which no export has")
 
 
-def require_bounded_graph(
-    module: GraphModule,
-    inputs: Sequence[InputShape | Tensor],
-    *,
-    origin: str,
-) -> None:
+def require_bounded_graph(module: GraphModule, inputs: Sequence[InputShape | Tensor], *, origin: str) -> None:
     """Runs a graph on meta tensors, for several numbers of examples.
 
     Args:

@@ -120,11 +120,7 @@ def _given(asked: Mapping[str, Any], slot: str) -> Any:
 
 
 def _columns_of(module: Embeddings, asked: Mapping[str, Any], batch: WatchedBatch) -> dict[str, str]:
-    """Returns slot -> column of the batch that is looked up.
-
-    Raises:
-        InvalidArgumentError: the ids of a slot are not a column of the batch.
-    """
+    """Returns slot -> column of the batch that is looked up."""
     found = {}
     for slot in module.slots:
         ids = _given(asked, slot)

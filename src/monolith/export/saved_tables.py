@@ -35,11 +35,7 @@ def describe_tables(schema: Schema, configs: Mapping[str, TableConfig], *, skip_
 
 
 def schema_of(described: Mapping[str, Any], *, origin: str) -> Schema:
-    """Returns the schema of the serving rows.
-
-    Raises:
-        DataLossError: the description was not written by `describe_tables`.
-    """
+    """Returns the schema of the serving rows."""
     try:
         return Schema(tuple(TableSchema.parse(name, described[name]["schema"]) for name in sorted(described)))
     except (KeyError, TypeError, AttributeError) as error:

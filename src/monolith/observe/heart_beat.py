@@ -31,11 +31,7 @@ class HeartBeat:
     """
 
     def __init__(
-        self,
-        clock: Clock | None = None,
-        every_seconds: float = EVERY_SECONDS,
-        *,
-        metrics: MetricClient | None = None,
+        self, clock: Clock | None = None, every_seconds: float = EVERY_SECONDS, *, metrics: MetricClient | None = None
     ) -> None:
         if not every_seconds > 0:
             raise ValueError(f"HeartBeat: every_seconds must be > 0, got {every_seconds}")

@@ -14,7 +14,6 @@ from monolith import environment
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
 _FOREIGN = re.compile(r"[^a-zA-Z0-9_]")
 
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
 
-
 _SECONDS_BETWEEN_DRAWINGS = 0.1
 _SECONDS_BETWEEN_DRAWINGS_OF_A_NOTEBOOK = 0.5
 """Each one is a message to the browser."""
@@ -53,12 +52,7 @@ class Progress:
     """
 
     def __init__(
-        self,
-        total: int | None = None,
-        unit: str = "steps",
-        file: TextIO | None = None,
-        *,
-        clock: Clock | None = None,
+        self, total: int | None = None, unit: str = "steps", file: TextIO | None = None, *, clock: Clock | None = None
     ) -> None:
         if total is not None and total < 0:
             raise ValueError(f"progress: total must be >= 0 or None, got {total}")

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
     from monolith.observe.metric_recorder import MetricRecorder, MetricSample
 
-
 MOST_CONNECTIONS = 32
 CONNECTION_SECONDS = 10.0
 

@@ -11,7 +11,6 @@ from monolith.files import dirname, join
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-
 _SHOWN = 10
 """Maximum number of versions listed in a message."""
 
@@ -55,11 +54,7 @@ class ExportVersions:
         return numbers[-1] if numbers else -1
 
     def path_of(self, number: int) -> str:
-        """Returns the path of a version.
-
-        Raises:
-            NotFoundError: there is no version of this number.
-        """
+        """Returns the path of a version."""
         if number not in (known := self.numbers()):
             newest = ", ".join(map(str, known[-_SHOWN:])) or "none"
             raise NotFoundError(f"'{self._place}': there is no version {number}; the newest are: {newest}")

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from monolith.serving.request import Column, EncodedSamples, TypedColumns
     from monolith.tables import ServingRows
 
-
 Weights = dict[str, Tensor]
 
 
@@ -67,11 +66,7 @@ class LoadedModel:
         self._models = {name: _SignatureModel(name, export, stores, self.weights) for name in self.signatures}
 
     def signature(self, name: str) -> _SignatureModel:
-        """Returns a signature by name.
-
-        Raises:
-            NotFoundError: there is no signature of this name.
-        """
+        """Returns a signature by name."""
         model = self._models.get(name)
         if model is None:
             raise NotFoundError(
@@ -81,11 +76,7 @@ class LoadedModel:
         return model
 
     def with_weights(self, replacements: Mapping[str, Tensor]) -> Weights:
-        """Returns the weights of this model, replaced by those given.
-
-        Raises:
-            FailedPreconditionError: one has another shape or type, so that they belong to another model.
-        """
+        """Returns the weights of this model, replaced by those given."""
         weights = dict(self.weights)
         for name, old in self.weights.items():
             new = replacements.get(name)
@@ -156,11 +147,7 @@ class _SignatureModel:
         return samples
 
     def _run(
-        self,
-        laid_out: LaidOut | None,
-        columns: Mapping[str, Column],
-        num_rows: int,
-        weights: Mapping[str, Tensor],
+        self, laid_out: LaidOut | None, columns: Mapping[str, Column], num_rows: int, weights: Mapping[str, Tensor]
     ) -> GraphResult:
         rows = {} if laid_out is None else laid_out.inputs
         known: dict[str, Mapping[str, Tensor]] = {

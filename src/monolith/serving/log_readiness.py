@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from monolith.deltalog.follow import Follower, Staleness
 
-
 LONGEST_LAG = 30.0
 """Lag in seconds above which a follower is not ready."""
 

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from monolith.export import InputSpec, Signature
     from monolith.serving.layout import SampleForm
 
-
 Column: TypeAlias = "Tensor | Ragged | list[bytes]"
 
 SAMPLE_FORMS = ("example_batch", "examples", "instances")
@@ -67,11 +66,7 @@ def is_encoded(names: Mapping[str, Any], signature: Signature) -> bool:
 
 
 def encoded_samples(inputs: object, signature: Signature) -> EncodedSamples | None:
-    """Returns the encoded samples of a request; plain bytes are an ``ExampleBatch``. None if it has columns.
-
-    Raises:
-        InvalidArgumentError: one of the conventional names does not hold bytes.
-    """
+    """Returns the encoded samples of a request; plain bytes are an ``ExampleBatch``. None if it has columns."""
     if isinstance(inputs, bytes):
         return EncodedSamples(inputs, "example_batch")
     if not isinstance(inputs, Mapping) or not is_encoded(inputs, signature):
@@ -106,12 +101,7 @@ def for_all(column: Column, num_examples: int) -> Column:
 
 
 def fit(columns: Mapping[str, Column], signature: Signature, *, max_examples: int) -> TypedColumns:
-    """Converts decoded columns to the types and shapes of the signature.
-
-    Raises:
-        InvalidArgumentError: a column is missing, unknown, or of the wrong type or shape; numbers of examples differ or
-            exceed the limit; a number is not finite.
-    """
+    """Converts decoded columns to the types and shapes of the signature."""
     if is_encoded(columns, signature):
         ((name, samples),) = columns.items()
         if not isinstance(samples, list):
@@ -137,22 +127,14 @@ def fit(columns: Mapping[str, Column], signature: Signature, *, max_examples: in
 
 
 def require_examples(count: int, limit: int) -> int:
-    """Returns the number of examples of a request if it is within the limit.
-
-    Raises:
-        InvalidArgumentError: there are too many.
-    """
+    """Returns the number of examples of a request if it is within the limit."""
     if count > limit:
         raise InvalidArgumentError(f"a request may have {limit} examples, got {count}; send several requests")
     return count
 
 
 def num_samples(name: str, samples: list[bytes], limit: int) -> int:
-    """Returns the number of examples of encoded samples; for an ``ExampleBatch`` at most `limit` + 1.
-
-    Raises:
-        InvalidArgumentError: there is no sample, there are several batches, or the bytes are not an ``ExampleBatch``.
-    """
+    """Returns the number of examples of encoded samples; for an ``ExampleBatch`` at most `limit` + 1."""
     if name != "example_batch":
         if not samples:
             raise InvalidArgumentError(f"input {name!r}: must have at least one sample, got none")
@@ -166,11 +148,7 @@ def num_samples(name: str, samples: list[bytes], limit: int) -> int:
 
 
 def values_of_texts(name: str, ids: Tensor | Ragged) -> Tensor:
-    """Returns the ids of texts that are sent with their own row splits.
-
-    Raises:
-        InvalidArgumentError: a text has several ids, so that the splits would not fit.
-    """
+    """Returns the ids of texts that are sent with their own row splits."""
     if isinstance(ids, Ragged) or ids.ndim != 1:
         raise InvalidArgumentError(f"input {name!r}: a text of it has several values; send texts without row splits")
     return ids
@@ -272,10 +250,6 @@ def typed_columns(inputs: Mapping[str, Any], signature: Signature, *, name: str)
     """Returns the columns of a request, each of the type in the signature; those that have been typed as they are.
 
     A `Batch` may have additional columns, as those of training do; other inputs may not.
-
-    Raises:
-        InvalidArgumentError: a column is missing, unknown, of another type or shape, or holds NaN; or there are no
-            examples.
     """
     if isinstance(inputs, TypedColumns) and (inputs.signature is signature or inputs.signature == signature):
         if not inputs.num_examples:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-
 Strings: TypeAlias = "npt.NDArray[np.object_]"
 """Array of bytes objects."""
 
@@ -75,11 +74,7 @@ _EXPANDED_BYTES = 64 << 20
 
 
 def message_of(value: torch.Tensor | npt.NDArray[Any] | Sequence[bytes]) -> messages.TensorProto:
-    """Encodes a tensor, an array or a list of bytes objects as a message; numbers are sent as bytes.
-
-    Raises:
-        InvalidArgumentError: the wire format has no such type of tensor.
-    """
+    """Encodes a tensor, an array or a list of bytes objects as a message; numbers are sent as bytes."""
     if isinstance(value, torch.Tensor):
         return _number_message(value)
     array = value if isinstance(value, np.ndarray) else _strings(value)
@@ -98,9 +93,6 @@ def value_of(message: messages.TensorProto, *, name: str = "tensor") -> torch.Te
     Args:
         message: An untrusted message.
         name: Name of the input, for messages.
-
-    Raises:
-        InvalidArgumentError: shape and values do not fit, or the type is not supported.
     """
     shape = shape_of(message.tensor_shape, name=name)
     if message.dtype == messages.DT_STRING:
@@ -119,11 +111,7 @@ def value_of(message: messages.TensorProto, *, name: str = "tensor") -> torch.Te
 
 
 def strings_of(message: messages.TensorProto, *, name: str = "tensor") -> list[bytes]:
-    """Decodes the bytes objects of a message of at most one dimension.
-
-    Raises:
-        InvalidArgumentError: shape and values do not fit, or the message has more dimensions or numbers.
-    """
+    """Decodes the bytes objects of a message of at most one dimension."""
     shape, strings = message.tensor_shape, message.string_val
     is_plain = message.dtype == messages.DT_STRING and not shape.unknown_rank and not message.tensor_content
     if is_plain and len(shape.dim) == 1 and shape.dim[0].size == len(strings):
@@ -137,11 +125,7 @@ def strings_of(message: messages.TensorProto, *, name: str = "tensor") -> list[b
 
 
 def shape_of(message: messages.TensorShapeProto, *, name: str = "tensor") -> tuple[int, ...]:
-    """Decodes the fully defined shape of a received tensor.
-
-    Raises:
-        InvalidArgumentError: the shape is not fully defined or invalid.
-    """
+    """Decodes the fully defined shape of a received tensor."""
     if message.unknown_rank:
         raise InvalidArgumentError(f"{name}: a shape expected, got a tensor of unknown rank")
     shape = tuple([dim.size for dim in message.dim])

@@ -13,7 +13,6 @@ from monolith.errors import DeadlineExceededError, OpError, UnavailableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-
 _log = logging.getLogger(__name__)
 
 POLL_SECONDS = 1.0
@@ -161,12 +160,7 @@ class VersionWatch(Generic[Version]):
             self.refuse(version, reason)
 
     def _take_up_in_time(self, version: Version) -> None:
-        """Loads a version in a thread that is abandoned if it hangs.
-
-        Raises:
-            DeadlineExceededError: loading took too long.
-            Exception: the error raised by `activate`.
-        """
+        """Loads a version in a thread that is abandoned if it hangs."""
         attempt = _Attempt(lambda: self._activate(version), f"monolith-take-up-{self._subject}")
         self._attempt = attempt
         attempt.thread.start()

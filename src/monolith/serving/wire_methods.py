@@ -36,9 +36,7 @@ METHODS: Final[dict[str, dict[str, WireMethod]]] = {
         "Predict": WireMethod(messages.PredictRequest, messages.PredictResponse),
         "GetModelMetadata": WireMethod(messages.GetModelMetadataRequest, messages.GetModelMetadataResponse),
     },
-    MODEL_SERVICE: {
-        "GetModelStatus": WireMethod(messages.GetModelStatusRequest, messages.GetModelStatusResponse),
-    },
+    MODEL_SERVICE: {"GetModelStatus": WireMethod(messages.GetModelStatusRequest, messages.GetModelStatusResponse)},
 }
 """Service -> its methods; gRPC answers others with UNIMPLEMENTED."""
 

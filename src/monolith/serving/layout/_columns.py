@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from monolith.export import DenseSpec
     from monolith.serving.request import Column as RequestColumn
 
-
 LooseColumn: TypeAlias = "Ragged | list[bytes]"
 """A column that is not a tensor: ragged numbers, or texts."""
 
@@ -33,11 +32,7 @@ _BY_SPLITS = -1
 
 
 def contiguous(ids: RequestColumn) -> Tensor | Ragged:
-    """Returns a column of ids in memory that the core can read.
-
-    Raises:
-        TypeError: it holds something else, which the core would read beyond its end.
-    """
+    """Returns a column of ids in memory that the core can read."""
     values = ids.flat_values if isinstance(ids, Ragged) else ids
     if isinstance(ids, list) or not isinstance(values, Tensor) or values.dtype is not torch.int64 or not values.is_cpu:
         raise TypeError(f"ids must be int64 on the CPU, got {ids!r}")
@@ -61,11 +56,7 @@ def core_column(ids: Tensor | Ragged) -> tuple[int, int, int, int, int]:
 
 
 def id_column(columns: Mapping[str, object], name: str) -> Tensor | Ragged:
-    """Returns a column of ids: int64 [B], int64 [B, k] or rows of differing length; lists of numbers, too.
-
-    Raises:
-        InvalidArgumentError: the column is missing, or does not hold ids.
-    """
+    """Returns a column of ids: int64 [B], int64 [B, k] or rows of differing length; lists of numbers, too."""
     column = columns.get(name)
     ids = column if isinstance(column, Tensor | Ragged) else _id_tensor(columns, name)
     if isinstance(ids, Ragged):
@@ -79,11 +70,7 @@ def id_column(columns: Mapping[str, object], name: str) -> Tensor | Ragged:
 
 
 def num_examples_of(columns: Mapping[str, RequestColumn]) -> int:
-    """Returns the number of examples of columns; one row applies to all examples.
-
-    Raises:
-        InvalidArgumentError: the numbers of rows differ.
-    """
+    """Returns the number of examples of columns; one row applies to all examples."""
     counts = {name: count for name, column in columns.items() if (count := length_of(column)) != 1}
     if len(set(counts.values())) > 1:
         counted = ", ".join(f"{name!r} {count}" for name, count in counts.items())
@@ -177,11 +164,7 @@ def parsed_numbers(columns: Sequence[Column], parsed: tuple[Any, ...]) -> dict[s
 
 
 def given_number(columns: Mapping[str, object], spec: DenseSpec) -> Tensor | LooseColumn:
-    """Returns the given column, as a tensor if it holds numbers.
-
-    Raises:
-        InvalidArgumentError: the column is missing, or of another type or width.
-    """
+    """Returns the given column, as a tensor if it holds numbers."""
     if spec.name not in columns:
         raise InvalidArgumentError(f"column {spec.name!r}: the request has no values for it")
     column = columns[spec.name]

@@ -244,11 +244,7 @@ def _refuse_clash(outputs: Sequence[str], numbers: Sequence[str]) -> None:
             raise InvalidArgumentError(f"layout: {name!r} is an output of ids and a column of numbers")
 
 
-_POOLING: dict[int, PoolingName] = {
-    PoolingType.SUM: "sum",
-    PoolingType.MEAN: "mean",
-    PoolingType.FIRSTN: "firstn",
-}
+_POOLING: dict[int, PoolingName] = {PoolingType.SUM: "sum", PoolingType.MEAN: "mean", PoolingType.FIRSTN: "firstn"}
 
 
 def features_of_configs(configs: FeatureConfigs, stores: Mapping[str, ServingRows]) -> list[FeatureSpec]:
@@ -290,12 +286,7 @@ _ABOVE_SIGNATURE = (1 << 64) - (1 << SIGNATURE_BITS_V2)
 
 
 def core_features(features: Sequence[FeatureSpec], stores: Mapping[str, ServingRows]) -> list[_core.InputFeature]:
-    """Converts features, for groups in the order of the stores.
-
-    Raises:
-        InvalidArgumentError: two features have the same name, a store or table is missing or has rows of another dim,
-            or the pooling is unknown.
-    """
+    """Converts features, for groups in the order of the stores."""
     names = [feature.name for feature in features]
     for name in names:
         if names.count(name) > 1:

@@ -42,7 +42,6 @@ class TrainedRows(ServingRows, Protocol):
 
     def learning_rates_at(self, step: int) -> Tensor:
         """Returns float32 [S]: the rates of the tables' optimizers, one per segment."""
-        ...
 
 
 class TrainedLayout:

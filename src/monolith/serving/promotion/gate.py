@@ -97,11 +97,9 @@ class Judged(Protocol):
     @property
     def signatures(self) -> Mapping[str, Signature]:
         """Signatures by name."""
-        ...
 
     def predict(self, inputs: Any, signature: str) -> Any:
         """Returns an answer with ``outputs``."""
-        ...
 
 
 _NOTHING = Figures(math.nan, math.nan, 0, 0)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from monolith.serving.promotion.version_source import VersionSource
     from monolith.serving.server.registry import ModelRegistry, RegisteredModel
 
-
 _LONGEST_LABEL = 256
 _NO_COMMANDS = (
     "it takes no commands: a task, or an entry whose rows are at shards, answers with the newest version that it finds;"

@@ -58,11 +58,7 @@ class ModelState:
 
     @classmethod
     def from_json(cls, document: Any) -> ModelState:
-        """Parses the output of `to_json`.
-
-        Raises:
-            ValueError: the document is invalid.
-        """
+        """Parses the output of `to_json`."""
         if not isinstance(document, dict) or document.keys() != {"labels", "canary", "shadow", "frozen"}:
             raise ValueError("an object with labels, canary, shadow and frozen expected")
         labels, canary, frozen = document["labels"], document["canary"], document["frozen"]

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from monolith.serving.server.model import ServedModel
     from monolith.serving.server.registry import ModelRegistry
 
-
 _log = logging.getLogger(__name__)
 
 COMMAND_SECONDS = 30.0

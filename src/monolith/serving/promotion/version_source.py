@@ -20,21 +20,17 @@ class VersionSource(Protocol):
     @property
     def name(self) -> str:
         """Default name of the model."""
-        ...
 
     @property
     def is_fixed(self) -> bool:
         """Whether there is a single version, so that no other will appear."""
-        ...
 
     @property
     def follows(self) -> bool:
         """Whether versions follow a delta log, unless they are opened frozen."""
-        ...
 
     def numbers(self) -> list[int]:
         """Returns the numbers of the available versions, ascending."""
-        ...
 
     def open(self, number: int, *, frozen: bool, beside: Sequence[Any]) -> Any:
         """Opens a version as a `ServedModel`.
@@ -48,7 +44,6 @@ class VersionSource(Protocol):
             NotFoundError: the version does not exist.
             OpError: the version cannot be used.
         """
-        ...
 
 
 class ExportVersionSource:

@@ -75,12 +75,7 @@ class ParameterSyncClient(Closing):
     """
 
     def __init__(
-        self,
-        log: DeltaLog | str,
-        model: str,
-        shard: ShardNumber | str,
-        targets: Sequence[str] = (),
-        **options: Any,
+        self, log: DeltaLog | str, model: str, shard: ShardNumber | str, targets: Sequence[str] = (), **options: Any
     ) -> None:
         number = ShardNumber.parse(shard) if isinstance(shard, str) else shard
         self._config = PushConfig(**options)

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from monolith.tables import TableConfig
     from monolith.tables.formats import RowBlock
 
-
 _log = logging.getLogger(__name__)
 
 _BUCKETS_AT_ONCE = 16

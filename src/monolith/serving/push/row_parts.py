@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from monolith.tables import KeyedRows
 
-
 PART_BYTES = 4 << 20
 """Maximum size of a request."""
 _HEAD_BYTES = 4096
@@ -108,11 +107,7 @@ def keys_request(store: str, buckets: range, *, model: str) -> messages.PredictR
 
 
 def removed_rows(rows: StoreRows, known: KeyedRows, response: messages.PredictResponse) -> StoreRows:
-    """Returns zeros for the keys in an answer to `keys_request` that are not in `known`.
-
-    Raises:
-        InternalError: the answer is invalid.
-    """
+    """Returns zeros for the keys in an answer to `keys_request` that are not in `known`."""
     try:
         keys, splits, buckets = (
             np.asarray(value_of(response.outputs[name], name=name)) for name in ("id", "id_split", "bucket")

@@ -66,14 +66,7 @@ class TargetRun:
     """
 
     def __init__(
-        self,
-        target: str,
-        rows: LogRows,
-        sending: Sending,
-        *,
-        positions: PushPositions,
-        deadline: float,
-        clock: Clock,
+        self, target: str, rows: LogRows, sending: Sending, *, positions: PushPositions, deadline: float, clock: Clock
     ) -> None:
         self._rows = rows
         self._sending = sending

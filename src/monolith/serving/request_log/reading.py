@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from monolith.online.joiner import JoinInput
 
-
 _AT_ONCE = 4096
 _OUTPUT = f"{SERVED}/"
 

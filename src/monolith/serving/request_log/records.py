@@ -154,9 +154,6 @@ def requested_examples(form: str, samples: Sequence[bytes]) -> list[Example]:
     Args:
         form: ``examples``, ``instances`` or ``example_batch``.
         samples: The bytes of such messages.
-
-    Raises:
-        DataLossError: the bytes are not such messages.
     """
     try:
         if form == "example_batch":

@@ -33,15 +33,12 @@ class RecordSink(Protocol):
 
     def append(self, request_id: bytes, records: Sequence[bytes]) -> None:
         """Writes the records of a request. Does not raise: errors are reported to `OutcomeCallback`."""
-        ...
 
     def flush(self) -> None:
         """Makes appended records visible to readers."""
-        ...
 
     def close(self, seconds: float) -> None:
         """Waits up to `seconds` for pending records, and closes the sink."""
-        ...
 
 
 SUFFIX = ".requests"
@@ -64,13 +61,7 @@ class RolledFiles:
     """
 
     def __init__(
-        self,
-        folder: str,
-        report: OutcomeCallback,
-        *,
-        roll_bytes: int,
-        roll_seconds: float,
-        clock: Clock | None = None,
+        self, folder: str, report: OutcomeCallback, *, roll_bytes: int, roll_seconds: float, clock: Clock | None = None
     ) -> None:
         self._folder = Path(folder)
         self._report = report

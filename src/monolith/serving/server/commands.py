@@ -15,7 +15,6 @@ from monolith.errors import InvalidArgumentError, PermissionDeniedError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-
 VERBS = ("label", "canary", "shadow", "rollback", "resume")
 _JSON = b"application/json"
 
@@ -29,7 +28,6 @@ class Commands(Protocol):
         Raises:
             NotFoundError: the model does not exist.
         """
-        ...
 
     def command(self, name: str, verb: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         """Executes one of `VERBS`; returns the result of `describe` for the model afterwards. May load a version.
@@ -37,7 +35,6 @@ class Commands(Protocol):
         Raises:
             OpError: the command failed; nothing has changed.
         """
-        ...
 
 
 def require_commander(client: str | None, headers: Mapping[bytes, bytes], *, knows_callers: bool) -> None:
@@ -47,9 +44,6 @@ def require_commander(client: str | None, headers: Mapping[bytes, bytes], *, kno
         client: Address of the client.
         headers: Headers of the request.
         knows_callers: Whether callers had to show a token or a certificate.
-
-    Raises:
-        PermissionDeniedError: it may not; the message gives the reason and the remedy.
     """
     if knows_callers:
         return
@@ -65,11 +59,7 @@ def require_commander(client: str | None, headers: Mapping[bytes, bytes], *, kno
 
 
 def parse_command(body: bytes, headers: Mapping[bytes, bytes]) -> dict[str, Any]:
-    """Parses the fields of a command.
-
-    Raises:
-        InvalidArgumentError: the body is not a JSON object, or the content type is not JSON.
-    """
+    """Parses the fields of a command."""
     if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != _JSON:
         raise InvalidArgumentError("a command must have content-type: application/json")
     try:

@@ -19,27 +19,22 @@ class ShownModel(Protocol):
     @property
     def version(self) -> ModelVersion:
         """Version of the next answer."""
-        ...
 
     @property
     def is_ready(self) -> bool:
         """Whether it is up to date with training, except for a small lag."""
-        ...
 
     @property
     def staleness(self) -> Any:
         """Seconds from an event to its rows, ``p50`` and ``p99``, and since the newest event, ``now``; None: no log."""
-        ...
 
     @property
     def num_rows(self) -> int:
         """Number of rows of all tables."""
-        ...
 
     @property
     def memory_bytes(self) -> int:
         """Memory of the tables."""
-        ...
 
 
 class ServedModel(ShownModel, Protocol):
@@ -48,22 +43,18 @@ class ServedModel(ShownModel, Protocol):
     @property
     def name(self) -> str:
         """Default name of the model."""
-        ...
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
         """Signatures by name."""
-        ...
 
     @property
     def why_not_ready(self) -> str | None:
         """Reason as a sentence; None: ready."""
-        ...
 
     @property
     def problem(self) -> str | None:
         """Why a newer version is not served; None: no problem."""
-        ...
 
     def predict(self, inputs: Any, signature: str = DEFAULT_SIGNATURE) -> Prediction:
         """Returns the answer for columns by name; a server passes `TypedColumns`.
@@ -72,8 +63,6 @@ class ServedModel(ShownModel, Protocol):
             InvalidArgumentError: inputs do not fit the signature.
             NotFoundError: the model does not have this signature.
         """
-        ...
 
     def close(self) -> None:
         """Frees the model."""
-        ...

@@ -230,11 +230,7 @@ def merge(parts: Sequence[TypedColumns]) -> TypedColumns:
 
 
 def split(outputs: Mapping[str, Tensor], sizes: Sequence[int]) -> list[dict[str, Tensor]]:
-    """Splits an answer into the parts of the requests.
-
-    Raises:
-        InternalError: the number of rows of an output is not that of the examples.
-    """
+    """Splits an answer into the parts of the requests."""
     total = sum(sizes)
     for name, values in outputs.items():
         if values.ndim == 0 or values.shape[0] != total:

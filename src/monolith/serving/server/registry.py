@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from monolith.serving.server.model import ServedModel
     from monolith.serving.server.shadow import ShadowTally
 
-
 STABLE = "stable"
 """Label of the default version; without it the newest version is the default."""
 

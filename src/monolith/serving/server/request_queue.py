@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from monolith.errors import OpError
 
-
 _LEAST_RETRY_SECONDS = 0.001
 
 

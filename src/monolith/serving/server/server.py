@@ -24,7 +24,6 @@ from monolith.stop_request import StopRequest
 if TYPE_CHECKING:
     from monolith.serving.server.registry import ModelRegistry
 
-
 _log = logging.getLogger(__name__)
 
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from monolith.serving.server.model_threads import Answer
     from monolith.serving.server.registry import ModelRegistry, RegisteredModel
 
-
 MOST_WAITING = 64
 """Maximum number of answered requests in the queue of the shadow; further ones are dropped."""
 MOST_EXAMPLES = 20_000

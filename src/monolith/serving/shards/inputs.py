@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from monolith.serving.tensor_messages import Strings
 
-
 Inputs: TypeAlias = "Mapping[str, torch.Tensor | Strings]"
 
 
@@ -31,11 +30,7 @@ class RawRequest(NamedTuple):
 
 
 def require_inputs(inputs: Inputs, needed: Sequence[str], optional: Sequence[str]) -> None:
-    """Rejects missing or unknown inputs.
-
-    Raises:
-        InvalidArgumentError: an input is missing or unknown; the message names it.
-    """
+    """Rejects missing or unknown inputs."""
     missing = [name for name in needed if name not in inputs]
     unknown = sorted(inputs.keys() - {*needed, *optional})
     if missing or unknown:
@@ -54,11 +49,7 @@ def numbers_in(inputs: Inputs, name: str, dtype: type[np.generic], *, dims: int 
 
 
 def needed_numbers(inputs: Inputs, name: str, dtype: type[np.generic], *, dims: int = 1) -> npt.NDArray[Any]:
-    """Returns an input as an array. REQUIRES: the input exists.
-
-    Raises:
-        InvalidArgumentError: the input has another type or number of dims.
-    """
+    """Returns an input as an array. REQUIRES: the input exists."""
     values = inputs[name]
     kind = str(values.dtype).removeprefix("torch.")
     if kind != np.dtype(dtype).name or values.ndim != dims:
@@ -70,11 +61,7 @@ def needed_numbers(inputs: Inputs, name: str, dtype: type[np.generic], *, dims: 
 
 
 def rows_in(inputs: Inputs, name: str, count: int, dim: int) -> npt.NDArray[np.float32]:
-    """Returns rows [count, dim]; the input may be missing if `count` is 0.
-
-    Raises:
-        InvalidArgumentError: the input has another shape.
-    """
+    """Returns rows [count, dim]; the input may be missing if `count` is 0."""
     values = numbers_in(inputs, name, np.float32, dims=2)
     rows = np.empty((0, dim), np.float32) if values is None else values
     if rows.shape != (count, dim):
@@ -85,11 +72,7 @@ def rows_in(inputs: Inputs, name: str, count: int, dim: int) -> npt.NDArray[np.f
 def table_buckets(
     inputs: Inputs, names: Sequence[str], keys: Sequence[npt.NDArray[np.int64] | None]
 ) -> npt.NDArray[np.int32] | None:
-    """Returns the buckets of all keys, from ``<table>_bucket`` of each table; None if no table has them.
-
-    Raises:
-        InvalidArgumentError: their number is not that of the keys.
-    """
+    """Returns the buckets of all keys, from ``<table>_bucket`` of each table; None if no table has them."""
     if not any(f"{name}_bucket" in inputs for name in names):
         return None
     parts = []
@@ -105,11 +88,7 @@ def table_buckets(
 
 
 def stacked_requests(inputs: Inputs, num_tables: int) -> Iterator[RawRequest]:
-    """Yields the requests of ``id`` and ``id_split``, each with its own split; usually there is one.
-
-    Raises:
-        InvalidArgumentError: the splits do not fit the ids.
-    """
+    """Yields the requests of ``id`` and ``id_split``, each with its own split; usually there is one."""
     keys = needed_numbers(inputs, "id", np.int64)
     flat_splits = needed_numbers(inputs, "id_split", np.int64)
     buckets = numbers_in(inputs, "bucket", np.int32)

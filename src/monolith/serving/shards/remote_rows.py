@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from monolith.serving.shards.channels import ShardAnswer, ShardCall
     from monolith.serving.shards.replicas import Replicas
 
-
 _SHUN_SECONDS = 5.0
 """How long a failed replica is tried after the others."""
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.cluster.discovery import ServiceDiscovery
 
-
 _log = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 15.0
@@ -29,11 +28,9 @@ class Replicas(Protocol):
     @property
     def num_shards(self) -> int:
         """Number of shards of the model."""
-        ...
 
     def of(self, shard: int) -> Sequence[str]:
         """Returns the currently known addresses of the replicas of a shard."""
-        ...
 
 
 class ListedReplicas:

@@ -29,17 +29,12 @@ if TYPE_CHECKING:
     from monolith.deltalog.follow import Staleness
     from monolith.tables import Schema, ServingRows, TableConfig
 
-
 _NEED_RANGES = ("fixed_r8", "one_bit")
 """Compressors whose rows cannot be decoded without their range, which is not part of a schema."""
 
 
 def readable_tables(schema: Schema, *, store: str, skip_zero: bool = False) -> dict[str, TableConfig]:
-    """Returns configs of serving tables for the rows of a schema.
-
-    Raises:
-        UnimplementedError: a compressor has a range, which is not part of the schema.
-    """
+    """Returns configs of serving tables for the rows of a schema."""
     for table in schema.tables:
         for segment in table.segments:
             if segment.compressor in _NEED_RANGES:

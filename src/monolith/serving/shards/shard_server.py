@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from monolith.serving.shards.shard_tables import HeldRows, ShardTables, VersionRows
 
-
 _log = logging.getLogger(__name__)
 
 MESSAGE_BYTES = 256 << 20

@@ -254,11 +254,7 @@ class HeldRows:
             self._held = [*self._held, VersionRows(version, tables)][-_KEPT:]
 
     def of(self, version: int | None) -> VersionRows:
-        """Returns the rows for a requested version.
-
-        Raises:
-            NotFoundError: the version is not loaded.
-        """
+        """Returns the rows for a requested version."""
         held = self._held
         if version is None or self._is_live:
             return held[-1]

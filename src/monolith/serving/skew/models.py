@@ -28,11 +28,9 @@ class ReplayModel(Protocol):
 
     def predict(self, batch: Batch, signature: str) -> Mapping[str, Tensor]:
         """Predicts a batch; returns the outputs by name."""
-        ...
 
     def close(self) -> None:
         """Frees the model."""
-        ...
 
 
 class ReplayModels:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from monolith.serving.server.config import ServerConfig
     from monolith.serving.server.http.message import HttpApplication
 
-
 _BACKLOG = 2048
 _LOOK_SECONDS = 0.02
 """Interval of the checks whether connections have ended."""

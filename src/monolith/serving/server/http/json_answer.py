@@ -18,18 +18,13 @@ if TYPE_CHECKING:
 
     from monolith.serving.server.registry import RegisteredModel
 
-
 METHOD = "tensorflow/serving/predict"
 REFUSED_CODE = 9
 """FAILED_PRECONDITION of gRPC: a version that exists, but is not served."""
 
 
 def encode_answer(outputs: Mapping[str, Tensor], *, is_rows: bool) -> bytes:
-    """Encodes the body of an answer.
-
-    Raises:
-        InternalError: an output is not finite, which JSON cannot represent.
-    """
+    """Encodes the body of an answer."""
     if is_rows and len(outputs) > 1:
         lists = [values.tolist() for values in outputs.values()]
         text = _json([dict(zip(outputs, row, strict=True)) for row in zip(*lists, strict=True)])

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from monolith.serving.request import Column
     from monolith.serving.server.config import LimitsConfig
 
-
 MAX_COLUMNS = 1 << 14
 """Maximum number of inputs of a request: far more than a signature has."""
 
@@ -81,11 +80,7 @@ class JsonRequest(NamedTuple):
     max_examples: int
 
     def columns(self, signature: Signature) -> dict[str, Column]:
-        """Returns the columns for a signature.
-
-        Raises:
-            InvalidArgumentError: an input is not a valid column.
-        """
+        """Returns the columns for a signature."""
         if not self.decoded:
             raise InvalidArgumentError(f"inputs must not be empty; inputs are: {', '.join(signature.inputs)}")
         if self.is_named:

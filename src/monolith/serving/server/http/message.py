@@ -80,11 +80,9 @@ class HttpApplication(Protocol):
 
     def begin(self, request: HttpRequest) -> HttpResponse | None:
         """Checks the complete head; returns a response if the head suffices. None: the body is read for `answer`."""
-        ...
 
     def answer(self, request: HttpRequest, reply: Reply) -> None:
         """Answers a request with a complete body; calls `reply` now or later."""
-        ...
 
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from monolith.serving.server.config import LimitsConfig
     from monolith.serving.server.http.message import HttpApplication, HttpResponse
 
-
 HEAD_BYTES = 64 << 10
 """Maximum size of the head of a request, including the path."""
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from monolith.serving.server.http.message import HttpRequest, Reply
     from monolith.serving.server.request_core import RequestDispatcher
 
-
 _SMALL_BODY_BYTES = 64 << 10
 """Bodies up to this size are decoded by the event loop, in less than a millisecond; others by threads."""
 _DECODING_THREADS = 2
@@ -205,11 +204,7 @@ class Route(NamedTuple):
 
 @lru_cache(maxsize=_KEPT_PATHS)
 def parse_path(path: str) -> Route:
-    """Parses a path; recent paths are cached.
-
-    Raises:
-        HttpError: the path does not exist.
-    """
+    """Parses a path; recent paths are cached."""
     if path in ("/healthz", "/readyz"):
         return Route("healthz" if path == "/healthz" else "readyz", Target(""), "GET")
     command = _COMMAND.fullmatch(path)
