@@ -10,19 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from monolith.errors import OpError
-from monolith.tables import Applied, BatchStamp, LoadReport, Pending, Plan, Rows, Segment, TableConfig, Traits, Update
-from monolith.tables.filters import SlidingHashFilter
-from monolith.tables.formats.row_block import BlockKind, RowBlock
-from monolith.tables.history import ALL_BUCKETS, ChangePosition, OwnerClock
-from monolith.tables.row_optimizers import Adagrad, DelayCompensated, Sgd
-from monolith.tables.snapshot.manifest import SnapshotManifest
-from monolith.testing.reference_format import name_of_id
-from monolith.testing.reference_history import ReferenceChangeReader, ReferenceCut, ReferenceHistory
-from monolith.testing.reference_store import ReferenceStore
-from monolith.testing.reference_worker import ReferenceClocks, ReferencePlan, ReferenceRows, ReferenceWorkerSession
-from monolith.testing.store_contract import StoreContract
-from monolith.testing.store_operations import (
+from contracts.store_contract import StoreContract
+from contracts.store_operations import (
     Apply,
     Assign,
     CloseReader,
@@ -41,6 +30,17 @@ from monolith.testing.store_operations import (
     Touch,
     Train,
 )
+from monolith.errors import OpError
+from monolith.tables import Applied, BatchStamp, LoadReport, Pending, Plan, Rows, Segment, TableConfig, Traits, Update
+from monolith.tables.filters import SlidingHashFilter
+from monolith.tables.formats.row_block import BlockKind, RowBlock
+from monolith.tables.history import ALL_BUCKETS, ChangePosition, OwnerClock
+from monolith.tables.row_optimizers import Adagrad, DelayCompensated, Sgd
+from monolith.tables.snapshot.manifest import SnapshotManifest
+from monolith.testing.reference_format import name_of_id
+from monolith.testing.reference_history import ReferenceChangeReader, ReferenceCut, ReferenceHistory
+from monolith.testing.reference_store import ReferenceStore
+from monolith.testing.reference_worker import ReferenceClocks, ReferencePlan, ReferenceRows, ReferenceWorkerSession
 
 DAY = 86400
 TABLES = {

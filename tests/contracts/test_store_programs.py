@@ -7,12 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contracts.engines import StoreFactory, examples
-from monolith.tables import Segment, TableConfig
-from monolith.tables.filters import SlidingHashFilter
-from monolith.tables.initializers import Constant, Ones, RandomUniform
-from monolith.tables.row_optimizers import Adagrad, DelayCompensated, Sgd
-from monolith.testing.store_contract import StoreContract
-from monolith.testing.store_operations import (
+from contracts.store_contract import StoreContract
+from contracts.store_operations import (
     Apply,
     Assign,
     BesideCut,
@@ -32,6 +28,10 @@ from monolith.testing.store_operations import (
     Touch,
     Train,
 )
+from monolith.tables import Segment, TableConfig
+from monolith.tables.filters import SlidingHashFilter
+from monolith.tables.initializers import Constant, Ones, RandomUniform
+from monolith.tables.row_optimizers import Adagrad, DelayCompensated, Sgd
 
 DAY = 86400
 SHORT_SLOT = 7

@@ -9,14 +9,8 @@ from hypothesis import strategies as st
 
 from contracts.engines import StoreFactory, examples
 from contracts.one_worker import stamp
-from monolith.errors import InvalidArgumentError
-from monolith.tables import Segment, TableConfig
-from monolith.tables.filters import SlidingHashFilter
-from monolith.tables.initializers import RandomUniform
-from monolith.tables.row_optimizers import Adagrad, Sgd
-from monolith.testing.reference_format import name_of_slot_id
-from monolith.testing.store_contract import StoreContract
-from monolith.testing.store_operations import (
+from contracts.store_contract import StoreContract
+from contracts.store_operations import (
     Assign,
     CompareAll,
     Erase,
@@ -30,6 +24,12 @@ from monolith.testing.store_operations import (
     Touch,
     Train,
 )
+from monolith.errors import InvalidArgumentError
+from monolith.tables import Segment, TableConfig
+from monolith.tables.filters import SlidingHashFilter
+from monolith.tables.initializers import RandomUniform
+from monolith.tables.row_optimizers import Adagrad, Sgd
+from monolith.testing.reference_format import name_of_slot_id
 
 DAY = 86400
 LONG_SLOT, SHORT_SLOT, COUNTED_SLOT = 3, 7, 32767

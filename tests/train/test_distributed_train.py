@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from contracts.store_contents import changes_of
 from hooks.day_by_day import ITEMS_OF_A_DAY, DayByDay
 from monolith import environment
 from monolith.checkpoint import SaveProtocol, get_checkpoint_state
@@ -24,7 +25,6 @@ from monolith.hook import Hook
 from monolith.ps.places import stop_servers
 from monolith.serving import DiscoverySyncBackend
 from monolith.testing import ExampleTask
-from monolith.testing.store_contents import changes_of
 from monolith.train import JobConfig, RunnerConfig, Trainer, TrainerConfig, distributed_train
 from monolith.train.roles import server_watch
 from monolith.train.roles import worker as _worker_role

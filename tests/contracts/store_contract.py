@@ -1,12 +1,7 @@
 """Runs the same calls on an engine and on the dictionary reference, and compares all visible results.
 
-For authors of a `monolith.tables.store.Store`: build a program of operations (preferably random ones), and run it with
-`StoreContract`. Engines with the trait ``exact`` are compared bit for bit, others within a tolerance.
-
->>> from monolith.tables import LocalStore, Segment, TableConfig
->>> from monolith.testing.store_operations import CompareAll, Evict, OperationBatch, Train
->>> with StoreContract(LocalStore, {"user": TableConfig([Segment(2)])}) as contract:
-...     contract.run([Train(batches=(OperationBatch(ids=((1, 1, 5),), seed=7),), time=10), Evict(now=20), CompareAll()])
+A test builds a program of operations, preferably random ones, and runs it with `StoreContract`. Engines with the trait
+``exact`` are compared bit for bit, others within a tolerance.
 """
 
 from __future__ import annotations
@@ -19,12 +14,9 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 import torch
 
-from monolith.tables import NUM_BUCKETS, snapshot
-from monolith.tables.formats import BlockKind, PackedBlocks
-from monolith.testing.contract_sides import ContractWorker, Sides, refusal
-from monolith.testing.reference_format import build_block
-from monolith.testing.store_contents import changes_of, replay, require_same, require_same_rows
-from monolith.testing.store_operations import (
+from contracts.contract_sides import ContractWorker, Sides, refusal
+from contracts.store_contents import changes_of, replay, require_same, require_same_rows
+from contracts.store_operations import (
     Apply,
     Assign,
     CloseReader,
@@ -42,13 +34,16 @@ from monolith.testing.store_operations import (
     Touch,
     Train,
 )
+from monolith.tables import NUM_BUCKETS, snapshot
+from monolith.tables.formats import BlockKind, PackedBlocks
+from monolith.testing.reference_format import build_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from contracts.contract_sides import StoreFactory
+    from contracts.store_contents import Contents
     from monolith.tables import ChangePosition, ChangeReader, Cut, Store, TableConfig
-    from monolith.testing.contract_sides import StoreFactory
-    from monolith.testing.store_contents import Contents
 
 _FAR_AHEAD = 1_000_000
 """Epochs; more than any program has."""

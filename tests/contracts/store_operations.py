@@ -1,4 +1,4 @@
-"""The operations of programs for `monolith.testing.store_contract.StoreContract`."""
+"""The operations of programs for `contracts.store_contract.StoreContract`."""
 
 from __future__ import annotations
 

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 
+from contracts.store_contents import changes_of, require_close, require_same, require_same_rows, stamps_of
+from contracts.store_operations import Apply, OperationBatch
 from monolith.errors import FailedPreconditionError
 from monolith.tables import ALL_BUCKETS, NOTHING_APPLIED, BatchStamp, Update
 from monolith.testing.reference_format import name_of_id, name_of_slot_id
 from monolith.testing.reference_store import ReferenceStore
-from monolith.testing.store_contents import changes_of, require_close, require_same, require_same_rows, stamps_of
-from monolith.testing.store_operations import Apply, OperationBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from contracts.store_contents import Contents, NamedRow
+    from contracts.store_operations import Id
     from monolith.tables import Applied, ChangePosition, Cut, Plan, Store, TableConfig, WorkerSession
     from monolith.testing.reference_format import RowName
-    from monolith.testing.store_contents import Contents, NamedRow
-    from monolith.testing.store_operations import Id
 
     Pair = tuple[Any, Any]
     """A value of the engine, and the corresponding one of the reference."""
