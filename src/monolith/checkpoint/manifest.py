@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from monolith.errors import DataLossError
 from monolith.files import is_name, seal, unseal
-from monolith.tables import BatchStamp
-from monolith.tables.snapshot import stamps_from_json, stamps_json
+from monolith.tables import BatchStamp, stamps_from_json, stamps_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -19,8 +19,7 @@ import numpy as np
 from monolith import _core
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.files import is_name
-from monolith.tables import ALL_BUCKETS, ChangePosition, bucket_bounds
-from monolith.tables.snapshot import stamps_from_json, stamps_json
+from monolith.tables import ALL_BUCKETS, ChangePosition, bucket_bounds, stamps_from_json, stamps_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -16,6 +16,8 @@ from .batch import Plan as Plan
 from .batch import Rows as Rows
 from .batch import Update as Update
 from .batch import made_from as made_from
+from .batch import stamps_from_json as stamps_from_json
+from .batch import stamps_json as stamps_json
 from .bucket_owners import OwnersCut as OwnersCut
 from .bucket_owners import emptied_by as emptied_by
 from .bucket_owners import owned_ranges as owned_ranges

@@ -6,13 +6,14 @@ of all tables.
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import Tensor
 
@@ -58,6 +59,31 @@ class BatchStamp:
     def event_time(self) -> int:
         """Newest event up to this batch, Unix seconds."""
         return self.event_time_ms // 1000
+
+
+def stamps_json(stamps: Mapping[int, BatchStamp]) -> Any:
+    """Returns worker -> its stamp."""
+    return {
+        str(worker): {
+            "seq": stamp.seq,
+            "position": base64.b64encode(stamp.position).decode(),
+            "event_time_ms": stamp.event_time_ms,
+        }
+        for worker, stamp in stamps.items()
+    }
+
+
+def stamps_from_json(stamps: Mapping[str, Any]) -> dict[int, BatchStamp]:
+    """Parses what `stamps_json` made; version 1 had the event's time in seconds."""
+    return {
+        int(worker): BatchStamp(
+            worker=int(worker),
+            seq=stamp["seq"],
+            position=base64.b64decode(stamp["position"], validate=True),
+            event_time_ms=stamp["event_time_ms"] if "event_time_ms" in stamp else 1000 * stamp["event_time"],
+        )
+        for worker, stamp in stamps.items()
+    }
 
 
 class Plan(Protocol):

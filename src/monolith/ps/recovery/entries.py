@@ -6,7 +6,7 @@ import secrets
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from monolith.tables.snapshot import stamps_from_json, stamps_json
+from monolith.tables import stamps_from_json, stamps_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,8 +17,6 @@ from .manifest import FileEntry as FileEntry
 from .manifest import SnapshotManifest as SnapshotManifest
 from .manifest import TableEntry as TableEntry
 from .manifest import read_manifest as read_manifest
-from .manifest import stamps_from_json as stamps_from_json
-from .manifest import stamps_json as stamps_json
 from .restore import RestoreReport as RestoreReport
 from .restore import TableMatch as TableMatch
 from .restore import match_tables as match_tables

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
 from dataclasses import dataclass, fields
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from monolith import _core
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
 from monolith.files import open_storage, seal, unseal
-from monolith.tables.batch import BatchStamp
+from monolith.tables.batch import stamps_from_json, stamps_json
 from monolith.tables.history import ALL_BUCKETS, OwnerClock, bucket_bounds
 from monolith.tables.schema import TableSchema, fnv1a_64
 
@@ -229,31 +228,6 @@ def clocks_from_json(clocks: Any) -> tuple[OwnerClock, ...]:
     for clock in owner_clocks:
         bucket_bounds(clock.buckets)
     return owner_clocks
-
-
-def stamps_json(stamps: Mapping[int, BatchStamp]) -> Any:
-    """Returns worker -> its stamp."""
-    return {
-        str(worker): {
-            "seq": stamp.seq,
-            "position": base64.b64encode(stamp.position).decode(),
-            "event_time_ms": stamp.event_time_ms,
-        }
-        for worker, stamp in stamps.items()
-    }
-
-
-def stamps_from_json(stamps: Mapping[str, Any]) -> dict[int, BatchStamp]:
-    """Parses what `stamps_json` made; version 1 had the event's time in seconds."""
-    return {
-        int(worker): BatchStamp(
-            worker=int(worker),
-            seq=stamp["seq"],
-            position=base64.b64decode(stamp["position"], validate=True),
-            event_time_ms=stamp["event_time_ms"] if "event_time_ms" in stamp else 1000 * stamp["event_time"],
-        )
-        for worker, stamp in stamps.items()
-    }
 
 
 def _are_stamps(values: Mapping[str, Any]) -> bool:
