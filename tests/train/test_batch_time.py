@@ -14,7 +14,7 @@ from monolith.data import BadRecords, Batch, GeneratedDataset, InRange
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.hooks import EvictionHook
 from monolith.train import SavingConfig, Session, Trainer, TrainerConfig
-from monolith.train.batch_time import BatchClock, time_of
+from monolith.train.input.feed import BatchClock, time_of
 
 DAY = 86400
 NOW = 1_700_000_000

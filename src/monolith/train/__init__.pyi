@@ -1,4 +1,5 @@
 from monolith.errors import OpError
+from monolith.hooks import REQUEST_TIME as REQUEST_TIME
 from monolith.hooks import get_current_session as get_current_session
 
 from ._dense_step import DenseConfig as DenseConfig
@@ -9,9 +10,6 @@ from ._session_parts import SessionConfig as SessionConfig
 from ._session_parts import SessionState as SessionState
 from ._table_pipeline import PipelineConfig as PipelineConfig
 from .async_function import AsyncFunctionMgr as AsyncFunctionMgr
-from .batch_time import REQUEST_TIME as REQUEST_TIME
-from .batch_time import time_of as time_of
-from .batch_time import times_of as times_of
 from .collections import Collections as Collections
 from .collections import add_to_collections as add_to_collections
 from .collections import get_collection as get_collection
@@ -43,6 +41,8 @@ from .estimator import Estimator as Estimator
 from .export.two_stage import ItemVectors as ItemVectors
 from .export.two_stage import TwoStageTask as TwoStageTask
 from .history import History as History
+from .input.feed import time_of as time_of
+from .input.feed import times_of as times_of
 from .parameters import flags as flags
 from .parameters.argument_lists import check_list as check_list
 from .parameters.argument_lists import extend_as_list as extend_as_list

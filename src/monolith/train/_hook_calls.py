@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from monolith.hook import Hook, StepContext
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
     from monolith.hook import Call, HookedSession
-
-T = TypeVar("T")
 
 
 class HookCalls:
@@ -65,8 +64,9 @@ class HookCalls:
         for hook in self._hooks:
             hook.end(session)
 
-    def around(self, step: Callable[[], T], session: HookedSession) -> T:
-        """Runs one step and, concurrently, the calls that hooks return; waits for all of them."""
+    @contextmanager
+    def around(self, session: HookedSession) -> Iterator[None]:
+        """Calls the hooks before and after one step and, concurrently, the calls that they return; waits for these."""
         contexts = [StepContext(session) for _ in self._before]
         running: list[Future[Any]] = []
         try:
@@ -74,7 +74,7 @@ class HookCalls:
                 calls = hook.before_run(context)
                 if calls is not None:
                     context.results = self._start(calls, running)
-            result = step()
+            yield
         finally:
             if running:
                 wait(running)
@@ -84,7 +84,6 @@ class HookCalls:
         without_calls = StepContext(session)
         for hook, number in self._after:
             hook.after_run(without_calls if number is None else contexts[number])
-        return result
 
     def close(self) -> None:
         """Ends its threads."""

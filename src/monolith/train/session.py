@@ -10,20 +10,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 from monolith.config import keywords_of
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.hooks import close_session, open_session
-from monolith.nn import BatchContext
+from monolith.hooks import REQUEST_TIME, close_session, open_session
 from monolith.optim import global_step_from
-from monolith.tables import BatchStamp
 from monolith.train._dense_step import DenseConfig
 from monolith.train._hook_calls import HookCalls
 from monolith.train._model_step import ModelStep
 from monolith.train._session_parts import SessionConfig, SessionState, build_parts, embeddings_of
 from monolith.train._table_pipeline import PipelineConfig
-from monolith.train.batch_time import REQUEST_TIME, BatchClock, time_of
 from monolith.train.collections import Collections
 from monolith.train.compat.refusal import require_effective_parameters
 from monolith.train.context import TaskContext
-from monolith.train.input.feed import BatchFeed
+from monolith.train.input.feed import BatchContexts, BatchFeed
 from monolith.train.saving.resuming import OwnerProgress
 from monolith.train.strategies.single import SingleProcess
 from monolith.train.strategies.strategy import Strategy
@@ -34,13 +31,11 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from monolith.hook import Call
+    from monolith.nn import BatchContext
     from monolith.train.step_result import StepResult
     from monolith.train.task import Mode
 
 _log = logging.getLogger(__name__)
-
-_UNKNOWN = -1
-"""Number of the next batch before it was requested."""
 
 
 class Session:
@@ -84,6 +79,11 @@ class Session:
         self._worker_index = options.worker_index
         self._deterministic = options.deterministic
         self._placement = options.placement
+        self._contexts = BatchContexts(
+            is_training=self.mode == "train", is_deterministic=options.deterministic, placement=options.placement
+        )
+        self._has_begun = False
+        """Whether the number of the next batch is known. Found with the first batch, as hooks may restore, too."""
         self._stop_requested = False
         self._state: SessionState | None = None
         self._closing = contextlib.ExitStack()
@@ -137,10 +137,11 @@ class Session:
             position: Position of the input after this batch; saved with the next checkpoint.
         """
         with self.step_lock:
-            batch_context = self._make_context(batch, position)
+            self._begin_batches()
+            batch_context = self._contexts.make(batch, position)
             if self.mode == "train":
                 self._pipeline.begin_step()
-            return self._around(batch_context)
+            return self._step_on(batch_context)
 
     def run_next(self, feed: BatchFeed) -> StepResult | None:
         """Runs one step on the next batch of a feed made by `feed`; without a batch, follows the other ranks.
@@ -148,11 +149,15 @@ class Session:
         Raises:
             OutOfRangeError: the input has ended; with several ranks, on all of them.
         """
+        self._begin_batches()
         if self._pipeline.needs_batch:
             feed.wait()  # outside the lock, so that a stalled input does not block checkpoints
         with self.step_lock:
             batch_context = self._pipeline.next_batch(feed)
-            return self._around(batch_context) if batch_context is not None else self._calls.around(self._follow, self)
+            if batch_context is not None:
+                return self._step_on(batch_context)
+            self._follow()
+            return None
 
     @contextlib.contextmanager
     def feed(self, source: Any, *, when_empty: Callable[[], None] = lambda: None) -> Iterator[BatchFeed]:
@@ -162,13 +167,12 @@ class Session:
             source: A `Dataset`, or anything that can be iterated.
             when_empty: Called, in any thread, if the input has no batch although it was read from its beginning.
         """
-        if self.mode == "train" and self._next_batch == _UNKNOWN:
-            self._begin_batches()  # servers return the position from which this worker resumes
+        self._begin_batches()  # servers return the position from which this worker resumes
         self._pipeline.begin_input()
         feed = BatchFeed(
             source,
             position=self._position() if self.mode == "train" else None,
-            make_context=self._make_planned_context if self._is_ahead else self._make_context,
+            make_context=self._contexts.make_planned if self._is_ahead else self._contexts.make,
             ahead=self._settings.prefetch,
             when_empty=when_empty,
         )
@@ -198,7 +202,7 @@ class Session:
     def set_worker(self, number: int) -> None:
         """Sets the worker of a session that is about to be rebuilt."""
         self._worker_index = number
-        self._next_batch = _UNKNOWN
+        self._has_begun = False
 
     # Lifecycle
 
@@ -255,8 +259,7 @@ class Session:
         self._step = ModelStep(self.task, self._state, self._pipeline, self._dense, strategy=strategy)
         self._embeddings = embeddings_of(self._state)
         self._pipeline.attach(self._embeddings)
-        self._next_batch = _UNKNOWN  # requested with the first batch, as hooks may restore, too
-        self._clock = BatchClock()
+        self._has_begun = False
         self._calls.after_create_session(self, self.task.ctx.async_function_mgr.hooks)
 
     def _discard(self) -> None:
@@ -274,76 +277,56 @@ class Session:
             **build_parts(self.task, stores, placement=self._placement, deterministic=self._deterministic)
         )
 
-    def _follow(self) -> None:
-        """Follows the step of the other ranks, without a batch.
-
-        Raises:
-            OutOfRangeError: no rank has a batch.
-        """
-        self.collections.begin_step()
-        self.last = None
-        self._step.follow()
-        self.collections.end_step()
-
-    def _around(self, batch_context: BatchContext) -> StepResult:
+    def _step_on(self, batch_context: BatchContext) -> StepResult:
         """Runs a step on a batch with its hooks, which read its values from the collections."""
         self.collections.begin_step()
         if batch_context.time:  # 0: unknown, in a deterministic run
             self.collections.add(REQUEST_TIME, batch_context.time)
-        return self._calls.around(lambda: self._run(batch_context), self)
+        with self._calls.around(self):
+            if self.mode == "train":
+                result = self._step.train(batch_context)
+            else:
+                result = self._step.look(batch_context, self.mode)
+                if self._placement is not None:
+                    self._placement.bring_back(result)
+            self.last = result
+            self.collections.end_step()
+        return result
 
-    def _run(self, batch_context: BatchContext) -> StepResult:
-        if self.mode == "train":
-            self.last = self._step.train(batch_context)
-        else:
-            self.last = self._step.look(batch_context, self.mode)
-            if self._placement is not None:
-                self._placement.bring_back(self.last)
-        self.collections.end_step()
-        return self.last
+    def _follow(self) -> None:
+        """Follows the step of the other ranks with its hooks, without a batch.
+
+        Raises:
+            OutOfRangeError: no rank has a batch.
+        """
+        with self._calls.around(self):
+            self.collections.begin_step()
+            self.last = None
+            self._step.follow()
+            self.collections.end_step()
 
     def _position(self) -> bytes | None:
         """Returns the position from which the input continues."""
         return self._strategy.input_position(self._worker_index, self.state.position(self._worker_index))
 
-    def _make_context(self, batch: Any, position: bytes | None) -> BatchContext:
-        if self._next_batch == _UNKNOWN:
-            self._begin_batches()
-        last = self.state.applied.get(self._worker_index)
-        time = self._clock.time_of(batch) if self.mode == "train" else time_of(batch)
-        if time is None and self._deterministic:
-            time = 0
-        if position is None:  # an input without positions: keep the last one
-            position = b"" if last is None else last.position
-        stamp = BatchStamp(
-            worker=self._worker_index,
-            seq=self._next_batch,
-            position=position,
-            event_time_ms=1000 * self._clock.newest,
-        )
-        self._next_batch += self.mode == "train"
-        if self._placement is None:
-            return BatchContext(batch, time=time, stamp=stamp)
-        staged = self._placement.stage(
-            batch, host=[name for embeddings in self._embeddings for name in embeddings.slots]
-        )
-        return BatchContext(staged.features, time=time, stamp=stamp, begin=staged.receive)
-
     def _begin_batches(self) -> None:
-        """Makes this session the one that trains the rows as its worker, from its first batch on."""
+        """Makes this session the one that trains the rows as its worker, before its first batch."""
+        if self._has_begun:
+            return
         worker, last = self._worker_index, self.state.applied.get(self._worker_index)
+        next_batch = 0 if last is None else last.seq + 1
         if self.mode == "train":
             known = self._join_owners()
-            next_batch = max((embeddings.next_batch for embeddings in self._embeddings), default=0)
-            resumed = self._strategy.resume(worker, last, known, next_batch=next_batch)
+            by_rows = max((embeddings.next_batch for embeddings in self._embeddings), default=0)
+            resumed = self._strategy.resume(worker, last, known, next_batch=by_rows)
             if resumed.behind is not last:
                 self.state.applied.pop(worker, None)
                 if resumed.behind is not None:
                     self.state.applied[worker] = resumed.behind
-            self._next_batch, last = resumed.next_seq, resumed.behind
-        else:
-            self._next_batch = 0 if last is None else last.seq + 1
-        self._clock = BatchClock(0 if last is None else last.event_time)
+            next_batch, last = resumed.next_seq, resumed.behind
+        newest = 0 if last is None else last.event_time
+        self._contexts.begin(self.state, worker, next_batch=next_batch, newest=newest)
+        self._has_begun = True
 
     def _join_owners(self) -> list[OwnerProgress]:
         """Joins at every owner, of every store and of the dense weights; returns what each of them has."""
@@ -351,12 +334,6 @@ class Session:
         known = [OwnerProgress(owner, stamp) for stamps in rows for owner, stamp in enumerate(stamps)]
         dense = self._dense.join(self._worker_index)
         return known + [OwnerProgress(server, stamp, is_dense=True) for server, stamp in dense.items()]
-
-    def _make_planned_context(self, batch: Any, position: bytes | None) -> BatchContext:
-        batch_context = self._make_context(batch, position)
-        for embeddings in self._embeddings:
-            batch_context.plan(embeddings)
-        return batch_context
 
 
 def _strategy_of(options: SessionConfig) -> Strategy:
