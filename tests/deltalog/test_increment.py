@@ -23,6 +23,7 @@ STORED = {
     "opening.v1": increment(0, kind=IncrementKind.OPENING, base="base-7", payload=b"schema"),
     "opening_follows.v1": increment(8, generation=3, kind=IncrementKind.OPENING, follows=1, payload=b"schema"),
     "dense.v1": increment(5, part="dense", kind=IncrementKind.DENSE, needs={"model.0000-1024": 4}, payload=b"\x08"),
+    "state.v1": increment(9, part="ps-1-of-4.0256-0512", kind=IncrementKind.STATE, payload=b"{}"),
 }
 
 

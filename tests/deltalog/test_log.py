@@ -13,7 +13,7 @@ import pytest
 from fsspec.spec import AbstractFileSystem
 
 from deltalog.increments import PART, increment
-from monolith.deltalog import Base, DeltaLog, GapError, IncrementKind, PartReader, PartWriter
+from monolith.deltalog import Base, DeltaLog, FileTransport, GapError, IncrementKind, PartReader, PartWriter
 from monolith.deltalog import log as log_module
 from monolith.deltalog.log import kept_by
 from monolith.deltalog.transports import file_segments
@@ -341,3 +341,49 @@ def test_places_are_distinguished_and_invalid_ones_named() -> None:
         DeltaLog("kafka://broker")
     with pytest.raises(InvalidArgumentError, match="a part is called 'dense', or like"):
         DeltaLog("log").open_reader("../x")
+
+
+@pytest.mark.parametrize("place", ["files", "objects"])
+def test_increments_appended_together_are_read_one_by_one(place: str, tmp_path: Path) -> None:
+    with DeltaLog(tmp_path / "log" if place == "files" else f"file://{tmp_path}/log") as log:
+        with log.open_writer(PART) as writer:
+            assert [each.number for each in writer.append_all(lambda first: [{"kind": ROWS, "step": first}] * 3)] == [
+                1,
+                2,
+                3,
+            ]
+            assert writer.append(kind=IncrementKind.STATE, payload=b"{}").number == 4
+        with log.open_reader(PART) as reader:
+            assert [(each.number, each.kind, each.step) for each in reader][1:] == [
+                (1, ROWS, 1),
+                (2, ROWS, 1),
+                (3, ROWS, 1),
+                (4, IncrementKind.STATE, 0),
+            ]
+
+
+def test_several_increments_in_a_folder_need_one_sync(log: DeltaLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    with log.open_writer(PART) as writer:
+        synced: list[int] = []
+        monkeypatch.setattr(os, "fdatasync", synced.append)
+        writer.append_all(lambda _: [{"kind": ROWS, "payload": b"x"}] * 5)
+        assert len(synced) == 1
+
+
+def test_a_writer_that_withdraws_leaves_the_part_to_the_one_before(log: DeltaLog) -> None:
+    transport = log.transport
+    assert isinstance(transport, FileTransport)
+    with log.open_writer(PART) as before:
+        before.append(kind=ROWS)
+        with log.open_writer(PART) as second, pytest.raises(AbortedError):
+            before.append(kind=ROWS)
+        transport.withdraw(PART, range(second.generation, second.generation + 1))
+        before.append(kind=ROWS, payload=b"continued")
+    with log.open_reader(PART) as reader:
+        assert [each.payload for each in reader][-1] == b"continued"
+    transport.withdraw(PART, range(second.generation))  # a newer one has the part
+    assert log.extent(PART) is not None
+    transport.withdraw(PART)
+    assert log.extent(PART) is None
+    with log.open_writer(PART) as writer:
+        assert writer.last_number == 0

@@ -94,8 +94,8 @@ def verify(log: DeltaLog, *, part: str | None, progress: Progress) -> Report:
         raise NotFoundError(f"delta log '{log.place}': there is no part {part!r}, it has {parts}")
     bases = log.bases()
     for name in parts if part is None else [part]:
-        _verify_part(log, name, report, progress)
-        _verify_beginning(log, name, bases, report)
+        if not _verify_part(log, name, report, progress):
+            _verify_beginning(log, name, bases, report)
     for base in bases:
         report.bases += 1
         try:
@@ -105,26 +105,17 @@ def verify(log: DeltaLog, *, part: str | None, progress: Progress) -> Report:
     return report
 
 
-def _verify_part(log: DeltaLog, part: str, report: Report, progress: Progress) -> None:
+def _verify_part(log: DeltaLog, part: str, report: Report, progress: Progress) -> bool:
+    """Returns whether the part has states, as a recovery record: then it needs no base."""
+    has_state = False
     audit = Audit(part, place=log.place)
     tail = log.transport.tail(part, None)
     try:
-        while True:
-            try:
-                record = tail.next()
-            except DataLossError as error:
-                report.findings.append(Finding(fault=Fault.CORRUPT, part=part, text=error.message))
-                tail.skip()
-                continue
-            if record is None:
-                break
-            faults = len(audit.findings)
-            increment = audit.take(record, where=tail.where)
-            if increment is None and len(audit.findings) > faults and audit.findings[-1].fault is Fault.CORRUPT:
-                tail.skip()
-            elif increment is not None and increment.kind is IncrementKind.ROWS:
+        for increment, num_bytes in audit.read(tail):
+            if increment is not None and increment.kind is IncrementKind.ROWS:
                 _verify_rows(increment.payload, part, increment.number, tail.where, report)
-            report.bytes += len(record)
+            has_state = has_state or (increment is not None and increment.kind is IncrementKind.STATE)
+            report.bytes += num_bytes
             progress.update(1, faults=len(audit.findings))
         report.unfinished_bytes += tail.unread_bytes()
     finally:
@@ -132,6 +123,7 @@ def _verify_part(log: DeltaLog, part: str, report: Report, progress: Progress) -
     report.records += audit.records
     report.replaced += audit.replaced
     report.findings += audit.findings
+    return has_state
 
 
 def _verify_rows(payload: bytes, part: str, number: int, where: str, report: Report) -> None:

@@ -21,3 +21,4 @@ from .transport import Claim as Claim
 from .transport import Extent as Extent
 from .transport import Tail as Tail
 from .transport import Transport as Transport
+from .transports.file_transport import FileTransport as FileTransport

@@ -93,6 +93,9 @@ class IncrementKind(enum.IntEnum):
     """Concatenated row blocks: serving rows and tombstones."""
     DENSE = 3
     """The dense weights, as a safetensors file."""
+    STATE = 4
+    """A state of the writer that commits the rows and weights before it: those after the last state do not count. Only
+    in the recovery record of a parameter server, whose rows and weights have formats of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

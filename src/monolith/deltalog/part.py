@@ -18,7 +18,7 @@ from monolith.tables import ChangePosition
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from monolith.clock import Clock
     from monolith.deltalog.transport import Appender, Claim, Transport
@@ -197,21 +197,38 @@ class PartWriter(Closing):
             AbortedError: another writer has the part; this writer cannot continue.
             UnavailableError, ResourceExhaustedError, PermissionDeniedError: not written; the call may be retried.
         """
+        return self.append_all(lambda _: [{"mark": self.mark if mark is None else mark, **fields}])[0]
+
+    def append_all(self, batch: Callable[[int], Sequence[Mapping[str, Any]]]) -> list[Increment]:
+        """Appends increments, which are durable when this returns; files are synced once for all of them.
+
+        Args:
+            batch: Given the number of the first increment, returns the fields of each, as for `append`.
+
+        Raises:
+            The errors of `append`; a part of the increments may be in the log.
+        """
         if self._appender is None:
             self._open(after_writer=self._writer)
-        increment = self._increment(
-            number=self.last_number + 1, generation=self.generation, mark=self.mark if mark is None else mark, **fields
-        )
+        first = self.last_number + 1
+        increments = [
+            self._increment(number=number, generation=self.generation, **{"mark": self.mark, **fields})
+            for number, fields in enumerate(batch(first), first)
+        ]
+        writes = [increment.encode() for increment in increments]
+        if self._transport.joins_records:
+            writes = [b"".join(writes)]
         appender, self._appender = self._appender, None
         assert appender is not None  # noqa: S101 - it was opened
         try:
-            appender.append(increment.number, increment.encode())
+            for number, record in enumerate(writes, first):
+                appender.append(number, record)
         except BaseException:
             appender.close()
             raise
         self._appender = appender
-        self.last_number, self.mark = increment.number, increment.mark
-        return increment
+        self.last_number, self.mark = increments[-1].number, increments[-1].mark
+        return increments
 
     def close(self) -> None:
         """Releases files and connections; the log is unchanged."""

@@ -23,7 +23,9 @@ from monolith.errors import DataLossError, FailedPreconditionError, OpError
 from monolith.tables import Schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+
+    from monolith.deltalog.transport import Tail
 
 
 class GapError(DataLossError):
@@ -236,6 +238,26 @@ class Audit:
     def findings(self) -> list[Finding]:
         """All faults found so far."""
         return self._faults + [finding for _, finding in self._missing]
+
+    def read(self, tail: Tail) -> Iterator[tuple[Increment | None, int]]:
+        """Checks the records from here to the current end; yields the increment, None if it does not count, and size.
+
+        After an unreadable record it continues with the next one that can be found.
+        """
+        while True:
+            try:
+                record = tail.next()
+            except DataLossError as error:
+                self._add(Fault.CORRUPT, error.message, generation=None, number=None)
+                tail.skip()
+                continue
+            if record is None:
+                return
+            faults = len(self._faults)
+            increment = self.take(record, where=tail.where)
+            if increment is None and any(finding.fault is Fault.CORRUPT for finding in self._faults[faults:]):
+                tail.skip()
+            yield increment, len(record)
 
     def take(self, record: bytes, *, where: str) -> Increment | None:
         """Checks the next record; returns its increment if the record counts."""

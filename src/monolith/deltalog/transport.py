@@ -98,6 +98,8 @@ class Transport(abc.ABC):
 
     holds_bases: ClassVar[bool] = True
     """Whether `DeltaLog` may write bases below `place`; if not, it needs a `base_folder`, as for Kafka."""
+    joins_records: ClassVar[bool] = False
+    """Whether `Appender.append` takes several records end to end, with the number of the first, in one write."""
     place: str
     """Path or URL of the log, for messages."""
 

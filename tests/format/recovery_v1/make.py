@@ -1,4 +1,4 @@
-"""Writes the recovery record beside it and what it must recover. Run once; kept so that one can see what the files hold.
+"""Writes the recovery record beside it and what it must recover. Run once; kept so that one can see what it holds.
 
 Two servers, each with a share of two stores of rows, of dense weights, and with a small state of another part. The
 release that wrote version 1 ran this; later ones write the record as a delta log.

@@ -52,6 +52,8 @@ class FileTransport(Transport):
         segment_bytes: Size at which a new segment is started; trimming removes entire segments.
     """
 
+    joins_records = True
+
     def __init__(self, folder: str | os.PathLike[str], *, segment_bytes: int = SEGMENT_BYTES) -> None:
         self._folder = Path(folder).absolute()
         self.place = str(self._folder)
@@ -118,6 +120,24 @@ class FileTransport(Transport):
                 (folder / segment.name).unlink(missing_ok=True)
         extent = self.extent(part)
         return 0 if extent is None else extent.first
+
+    def withdraw(self, part: str, generations: range | None = None) -> None:
+        """Removes the records of some generations, unless there is a newer one; None: of all.
+
+        A writer takes back its part in this way: a previous writer may continue if its generations remain.
+        """
+        folder = self._part(part)
+        segments = segments_in(folder)
+        if generations is not None:
+            newer = [segment for segment in segments if segment.generation >= generations.stop]
+            if any(first_head(folder, segment) is not None for segment in newer):
+                return
+        for segment in segments:
+            if generations is None or segment.generation in generations:
+                with named_errors(str(folder / segment.name), "removed"):
+                    (folder / segment.name).unlink(missing_ok=True)
+        if segments:
+            LocalStorage(folder).sync()
 
     # Documents
 
