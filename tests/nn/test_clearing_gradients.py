@@ -12,7 +12,7 @@ from torch.nn.utils import clip_grad_norm_
 
 import monolith as ml
 from monolith.errors import FailedPreconditionError
-from monolith.nn.embeddings.row_parameters import RowAnchor, weights_of
+from monolith.nn.embeddings.rows_optimizer import RowAnchor, weights_of
 
 SGD = ml.row_optimizers.Sgd(learning_rate=1.0)
 

@@ -114,7 +114,7 @@ def test_an_update_whose_answer_was_lost_counts_when_a_later_one_was_taken() -> 
     second = begun(emb)
     wire.answer_all()
     assert wire.previous == [-1, 0]
-    first._push.pending.outcome = UnavailableError("the answer was lost")  # type: ignore[union-attr]
+    first._pending.outcome = UnavailableError("the answer was lost")  # type: ignore[union-attr]
     with pytest.raises(UnavailableError):
         first.result()
     assert second.result().updated == 1

@@ -149,16 +149,16 @@ def test_a_merged_update_matches_the_rule(seed: int, threads: int) -> None:
     before = _core.num_threads()
     _core.set_num_threads(threads)
     try:
-        merged = merge_updates(native, plans, gradients, np.concatenate(times), latest)
+        plan, gradient, merged_times, seen = merge_updates(native, plans, gradients, np.concatenate(times), latest)
     finally:
         _core.set_num_threads(before)
     expected = replanned(native, batches)
     for name in ("unique_ids", "splits", "inverse", "counts", "num_ids", "has_buckets", "deduplicated"):
-        np.testing.assert_array_equal(getattr(merged.plan, name), getattr(expected, name), err_msg=name)
-    assert bits(merged.gradient) == bits(combined(native, expected, plans, gradients, add=True))
-    assert merged.latest is not None
-    assert bits(merged.latest) == bits(combined(native, expected, plans, latest, add=False))
-    arranged = np.broadcast_to(merged.times, (expected.num_ids,))
+        np.testing.assert_array_equal(getattr(plan, name), getattr(expected, name), err_msg=name)
+    assert bits(gradient) == bits(combined(native, expected, plans, gradients, add=True))
+    assert seen is not None
+    assert bits(seen) == bits(combined(native, expected, plans, latest, add=False))
+    arranged = np.broadcast_to(merged_times, (expected.num_ids,))
     assert arranged.tolist() == end_to_end(batches, times).tolist()
 
 
@@ -166,14 +166,14 @@ def test_one_time_stays_one_and_one_plan_stays_as_it_is() -> None:
     native = tables({"a": 2})
     plans = [planned(native, Batch(np.array([1, 2]), np.array([0, 2]), None)) for _ in range(2)]
     ones = np.ones(4, np.float32)
-    merged = merge_updates(native, plans, [ones, ones], np.array([7]), None)
-    assert merged.times.tolist() == [7]
-    assert merged.latest is None
-    assert merged.gradient.tolist() == [2.0] * 4
-    alone = merge_updates(native, plans[:1], [ones], np.array([7]), [ones])
-    assert alone.plan is plans[0].core
-    assert alone.gradient is ones
-    assert alone.latest is ones
+    _, gradient, times, latest = merge_updates(native, plans, [ones, ones], np.array([7]), None)
+    assert times.tolist() == [7]
+    assert latest is None
+    assert gradient.tolist() == [2.0] * 4
+    plan, gradient, _, latest = merge_updates(native, plans[:1], [ones], np.array([7]), [ones])
+    assert plan is plans[0].core
+    assert gradient is ones
+    assert latest is ones
 
 
 def test_a_merged_plan_outlives_what_it_was_made_of() -> None:

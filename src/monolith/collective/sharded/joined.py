@@ -64,8 +64,8 @@ class ShardedWorkerSession(NativeSession[ShardedPlan]):
             message = plans[0].message
         else:
             last = max((plan.stamp for plan in plans), key=lambda stamp: stamp.seq)
-            message = IdMessage(self._store.parts_of(update.merged.plan), last)
-        push = _Push(self._store.submit_update(HandedOver(plans, update, message, self._incarnation)))
+            message = IdMessage(self._store.parts_of(update.plan), last)
+        push = _Push(self._store.submit_update(HandedOver(plans, update, message)))
         with self._lock:
             while self._pushes and self._pushes[0].is_over:
                 self._pushes.popleft()

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from monolith import _core
 from monolith.collective.sharded.plan import read_stamp
 from monolith.tables import Applied, made_from, new_rows
+from monolith.tables.local import push_to_core
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from monolith import _core
     from monolith.tables import BatchStamp
     from monolith.tables.local import LocalStore
 
@@ -191,12 +192,4 @@ class RowOwner:
             # Workers join at their own rank; here it is enough that the previous incarnation is rejected from now on.
             known = (rank, push.incarnation, self._core.join(stamp.worker)[0])
             self._incarnations[stamp.worker] = known
-        return _core.Push(
-            worker=stamp.worker,
-            incarnation=known[2],
-            first_seq=push.first_seq,
-            seq=stamp.seq,
-            previous=push.previous,
-            position=stamp.position,
-            event_time_ms=stamp.event_time_ms,
-        )
+        return push_to_core(stamp, known[2], push.first_seq, push.previous)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from monolith.collective.sharded.owner import SentIds
     from monolith.collective.sharded.plan import IdMessage
     from monolith.tables import BoundedTimes
-    from monolith.tables.local import MergedUpdate
+    from monolith.tables.local import PreparedUpdate
 
 _DAY = 86400
 _NOBODY = -1
@@ -49,7 +49,7 @@ class UpdateTimes:
     """
 
     def __init__(
-        self, exchange: RowExchange, times_by_rank: Mapping[int, tuple[int, int]], own: MergedUpdate | None
+        self, exchange: RowExchange, times_by_rank: Mapping[int, tuple[int, int]], own: PreparedUpdate | None
     ) -> None:
         self._exchange = exchange
         self._one = {rank: one for rank, (one, _) in times_by_rank.items()}

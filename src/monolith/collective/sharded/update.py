@@ -15,7 +15,7 @@ from monolith.collective.sharded.owner import OwnerStep, RankPush
 from monolith.collective.sharded.times import UpdateTimes
 from monolith.errors import InternalError
 from monolith.tables import Applied
-from monolith.tables.local import NO_TICKET, MergedUpdate, require_finite, require_not_discarded
+from monolith.tables.local import NO_TICKET, require_finite, require_not_discarded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -42,8 +42,6 @@ class HandedOver(NamedTuple):
     update: PreparedUpdate
     message: IdMessage
     """The ids of all its plans."""
-    incarnation: int
-    """Incarnation of its worker, at this rank."""
 
 
 class RankUpdates:
@@ -72,7 +70,7 @@ class RankUpdates:
         """Makes the update of this rank together with those of the other ranks."""
         flags, refusal = self._look_at(own)
         update = own.update
-        times = update.merged.times
+        times = update.times
         clock = self._exchange.clock
         flags |= _IS_AHEAD * clock.is_ahead(times)
         ticket = own.plans[0].ticket if len(own.plans) == 1 else NO_TICKET
@@ -82,17 +80,17 @@ class RankUpdates:
             0,
             ticket,
             self._exchange.tickets.oldest,
-            update.rule.previous,
-            min(plan.stamp.seq for plan in own.plans),
-            own.incarnation,
+            update.previous,
+            update.first_seq,
+            update.incarnation,
             _bits_of(update.scale),
             times[0] if len(times) == 1 else -1,
-            times.max() if update.merged.plan.num_ids else -1,
+            times.max() if update.plan.num_ids else -1,
         )
         if ticket == NO_TICKET:
             numbers[:, _WORDS] = own.message.num_words
-        has_latest = update.merged.latest is not None
-        arguments = _HEAD.pack(update.rule.step, has_latest) + update.rates.tobytes()
+        has_latest = update.latest is not None
+        arguments = _HEAD.pack(update.step, has_latest) + update.rates.tobytes()
         return self._exchange.lock_step.run(
             Call(self.kind, arguments=arguments),
             work=lambda agreed: self._take_part(agreed, arguments, own, refusal),
@@ -108,12 +106,12 @@ class RankUpdates:
         """Checks the update; returns flags for the other ranks, and the error if it cannot be made."""
         update = own.update
         try:
-            self._core.require_current(own.plans[0].stamp.worker, own.incarnation)
+            self._core.require_current(update.stamp.worker, update.incarnation)
             require_not_discarded(own.plans, self._exchange.subject)
-            if _is_surely_finite(update.merged.gradient, update.scale):
+            if _is_surely_finite(update.gradient, update.scale):
                 return 0, None
             if not self._core.is_duplicate([update.push]):
-                require_finite(self._native, update.merged, update.scale)
+                require_finite(self._native, update.plan, update.gradient, update.scale)
         except Exception as error:  # noqa: BLE001 - all ranks raise it
             return _IS_REFUSED, error
         return _IS_UNSURE, None
@@ -130,17 +128,17 @@ class RankUpdates:
         times = UpdateTimes(
             self._exchange,
             {rank: (numbers[rank][_TIME], numbers[rank][_NEWEST]) for rank in pushes},
-            None if own is None else own.update.merged,
+            None if own is None else own.update,
         )
         if agreed.flags & _IS_AHEAD:
             times.bound()
         of_rows = times.of_rows(sent, None if own is None else own.message)
         message = None if own is None else own.message
-        gradients = self._exchange.floats(sent, message, None if own is None else own.update.merged.gradient)
+        gradients = self._exchange.floats(sent, message, None if own is None else own.update.gradient)
         total, is_finite = self._owner.total_of(sent, gradients, pushes)
         latest = None
         if has_latest:
-            seen = self._exchange.floats(sent, message, None if own is None else own.update.merged.latest)
+            seen = self._exchange.floats(sent, message, None if own is None else own.update.latest)
             latest = self._owner.first_of(sent, seen)
         prepared = OwnerStep(
             sent=sent,
@@ -178,7 +176,7 @@ class RankUpdates:
     def _require_finite(self, step: OwnerStep, pushes: dict[int, RankPush]) -> bytes:
         """Raises if the sum is not finite; no owner has changed anything yet."""
         if not step.is_finite and not self._owner.is_duplicate(step, pushes):
-            require_finite(self._native, MergedUpdate(step.sent.merged.plan, step.total, step.times, None), step.scale)
+            require_finite(self._native, step.sent.merged.plan, step.total, step.scale)
         return b""
 
     def _apply(self, step: OwnerStep, pushes: dict[int, RankPush]) -> Applied:

@@ -2,8 +2,8 @@ from .batch_context import BatchContext as BatchContext
 from .batch_context import current_batch_context as current_batch_context
 from .gradient_step import GradientStep as GradientStep
 from .lookup import EmbeddingOutputs as EmbeddingOutputs
-from .row_parameters import RowAnchor as RowAnchor
-from .row_parameters import weights_of as weights_of
+from .rows_optimizer import RowAnchor as RowAnchor
+from .rows_optimizer import weights_of as weights_of
 from .saved_state import EXTRA_STATE as EXTRA_STATE
 from .saved_state import is_of_rows as is_of_rows
 from .saved_state import saved_slots as saved_slots

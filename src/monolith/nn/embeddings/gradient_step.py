@@ -1,28 +1,164 @@
-"""A step: turns the gradients of passes into one update and submits it to the store."""
+"""A module as a worker at its store, and the steps that it submits there.
+
+A step turns the gradients of passes into one update.
+"""
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from torch.linalg import vector_norm
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError
-from monolith.tables import NOTHING_APPLIED, buckets_of_plan, ids_of_keys
+from monolith.forks import fork_safe
+from monolith.nn.embeddings.pooling import refusal_of
+from monolith.tables import NOTHING_APPLIED, BatchStamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from numpy.typing import NDArray
     from torch import Tensor
 
-    from monolith.nn.embeddings.id_batch import BatchShape
-    from monolith.nn.embeddings.merge import PlacedSlot
     from monolith.nn.embeddings.passes import BatchPass, PassRegistry
     from monolith.nn.embeddings.pooling import PooledLayout
-    from monolith.nn.embeddings.worker import Push, StoreWorker
-    from monolith.tables import Applied, Plan, Schema, Update
+    from monolith.tables import Applied, Cut, Pending, Plan, Rows, Store, Update, WorkerSession
+
+
+class StoreWorker:
+    """One worker at one store; shared by a module and its copies, which train the same rows. Thread-safe.
+
+    It joins the store with the first batch to be trained: a module that only looks up has no incarnation.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._lock = fork_safe(threading.RLock())
+        self._number = 0
+        self._session: WorkerSession | None = None
+        self._former: WorkerSession | None = None
+        """The previous incarnation, which ends the plans that it opened."""
+        self._next_seq = 0
+        self._last_push = NOTHING_APPLIED
+        self.global_step = 0
+        """Number of the next step."""
+
+    def join(self, number: int | None = None) -> WorkerSession:
+        """Begins a new incarnation of this or another worker; batch numbers continue after those of the store."""
+        with self._lock:
+            self._number = self._number if number is None else number
+            session = self._session = self.store.join(self._number)
+            self._last_push = NOTHING_APPLIED if session.applied is None else session.applied.seq
+            # Where a worker died between two owners, some have batches that others lack: they are sent again with their
+            # numbers, so that owners that lack them apply them and the others detect duplicates.
+            behind = self._last_push + 1
+            self._next_seq = behind if session.next_seq > behind else max(self._next_seq, behind)
+            return session
+
+    def leave(self) -> None:
+        """Lets the next batch to be trained join again, after the rows were restored to another state."""
+        with self._lock:
+            self._former, self._session, self._next_seq = self._session, None, 0
+
+    @property
+    def session(self) -> WorkerSession:
+        """The current incarnation; begins one if there is none."""
+        with self._lock:
+            return self.join() if self._session is None else self._session
+
+    def next_seq(self, number: int | None = None) -> int:
+        """Returns the next batch number of this or another worker: every owner of rows has all batches below it."""
+        with self._lock:
+            self._joined_as(self._number if number is None else number)
+            return self._next_seq
+
+    def new_stamp(self, *, train: bool) -> BatchStamp:
+        """Returns the stamp of a batch that came without one; a batch to be trained gets a number not used before."""
+        with self._lock:
+            if train:
+                _ = self.session
+                self._next_seq += 1
+            return BatchStamp(worker=self._number, seq=max(0, self._next_seq - 1))
+
+    def begin_read(self, plan: Plan, *, train: bool) -> Pending[Rows]:
+        """Starts reading the rows of a plan, with every update submitted so far."""
+        if train:
+            session = self._joined_as(plan.stamp.worker)
+        elif self._session is not None and plan.stamp.worker == self._number:
+            session = self._session
+        else:
+            return self.store.read(plan, step=self.global_step)
+        return session.read(plan, after=self._last_push, step=self.global_step, train=train)
+
+    def read(self, plan: Plan, *, train: bool) -> Tensor:
+        """Reads the rows of a plan, with every update submitted so far."""
+        return self.begin_read(plan, train=train).result().values
+
+    def submit(self, step: GradientStep, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
+        """Submits the update of a step; `rule.previous` must be `last_push`.
+
+        From now on the update counts as pushed: the next push names it, and the next read comes after it. If it fails,
+        call `rollback`.
+        """
+        newest = max(plan.stamp.seq for plan, _ in updates)
+        session = self._joined_as(updates[0][0].stamp.worker)
+        pending = session.apply(updates, rule)
+        with self._lock:
+            step.session, step.newest, step.number = session, newest, rule.step
+            step.former = self._last_push, self.global_step
+            self._last_push = max(self._last_push, newest)
+            self._next_seq = max(self._next_seq, newest + 1)
+            self.global_step = rule.step + 1
+        return pending
+
+    def confirm(self, step: GradientStep) -> None:
+        """Confirms a push that the store has applied, even if one before it was taken back meanwhile."""
+        with self._lock:
+            if step.session is self._session:
+                self._last_push = max(self._last_push, step.newest)
+
+    def rollback(self, step: GradientStep) -> None:
+        """Rolls back a failed push: the next push names the one before it. Its batch numbers are not reused."""
+        last_push, global_step = step.former
+        with self._lock:
+            if step.session is self._session:
+                self._last_push = min(self._last_push, last_push)
+            if self.global_step == step.number + 1:
+                self.global_step = global_step
+
+    @property
+    def last_push(self) -> int:
+        """Number of the last batch that was submitted and did not fail; -1 before the first."""
+        return self._last_push
+
+    def discard(self, plan: Plan) -> None:
+        """Ends a training plan without an update."""
+        session = self._session or self._former
+        if session is not None:
+            session.discard(plan)
+
+    def flush(self, *, timeout_seconds: float) -> None:
+        """Waits until every submitted update is in the rows."""
+        if self._session is not None:
+            self._session.flush(timeout_seconds=timeout_seconds)
+
+    def cut(self, *, timeout_seconds: float) -> Cut:
+        """Takes a consistent cut of the store, with every update made so far."""
+        if self._session is None:
+            return self.store.cut(timeout_seconds=timeout_seconds)
+        return self._session.cut(timeout_seconds=timeout_seconds)
+
+    def _joined_as(self, number: int) -> WorkerSession:
+        """Returns the incarnation that trains batches of this worker."""
+        session = self._session
+        if session is None:
+            return self.join(number)
+        if number != session.worker:
+            raise FailedPreconditionError(
+                f"Embeddings: a batch of worker {number}, but the module has joined its store as worker"
+                f" {session.worker}; call join({number}) first, or stamp its batches as worker {session.worker}"
+            )
+        return session
 
 
 class GradientStep:
@@ -38,25 +174,37 @@ class GradientStep:
         "_error",
         "_layout",
         "_passes",
-        "_push",
+        "_pending",
         "_registry",
         "_rule",
         "_scale",
         "_takes_finite_only",
         "_worker",
+        "former",
+        "newest",
+        "number",
+        "session",
     )
+    session: WorkerSession
+    """The incarnation that submitted it. This and what follows are set by `StoreWorker.submit`, under its lock."""
+    newest: int
+    """Number of its last batch."""
+    number: int
+    """Number of the step."""
+    former: tuple[int, int]
+    """The last push and the next step of the worker before it."""
 
     def __init__(
         self,
         worker: StoreWorker,
         registry: PassRegistry,
         passes: Sequence[BatchPass],
-        rule: Callable[[int], Update],
+        rule: Callable[..., Update],
         layout: PooledLayout,
         *,
         takes_finite_only: bool = True,
     ) -> None:
-        """Takes a function that makes the update from the number of the previous push."""
+        """Takes a function that makes the update from the number of the `previous` push."""
         self._layout = layout
         self._takes_finite_only = takes_finite_only
         self._worker = worker
@@ -64,7 +212,7 @@ class GradientStep:
         self._passes = passes
         self._rule = rule
         self._scale = 1.0
-        self._push: Push | None = None
+        self._pending: Pending[Applied] | None = None
         self._applied: Applied | None = None
         self._error: BaseException | None = None
         registry.take(passes)
@@ -81,7 +229,7 @@ class GradientStep:
         """
         if not self._takes_finite_only:
             return None
-        scale = self._rule(NOTHING_APPLIED).scale
+        scale = self._rule(previous=NOTHING_APPLIED).scale
         if abs(scale) <= 1 and all(batch_pass.is_finite for batch_pass in self._passes):
             return None
         gradients = [batch_pass.gradient for batch_pass in self._passes if batch_pass.gradient is not None]
@@ -109,9 +257,9 @@ class GradientStep:
             (batch_pass.plan, batch_pass.gradient) for batch_pass in self._passes if batch_pass.gradient is not None
         ]
         try:
-            rule = self._rule(self._worker.last_push)
+            rule = self._rule(previous=self._worker.last_push)
             self._scale = rule.scale
-            self._push = self._worker.submit(updates, rule)
+            self._pending = self._worker.submit(self, updates, rule)
         except BaseException as error:
             self._error = self._refuse(error)
             if self._error is not error:
@@ -121,7 +269,7 @@ class GradientStep:
 
     def done(self) -> bool:
         """Returns whether `result` returns without waiting."""
-        return self._is_over or (self._push is not None and self._push.pending.done())
+        return self._is_over or (self._pending is not None and self._pending.done())
 
     def result(self, timeout_seconds: float | None = None) -> Applied:
         """Waits for the store and returns the counts of the update, which must have been begun.
@@ -130,17 +278,17 @@ class GradientStep:
             DeadlineExceededError: no answer came within `timeout_seconds`; call again to keep waiting.
             OpError: what `apply` raises, with the name of the batch.
         """
-        push = self._push
-        if not self._is_over and push is not None:
+        pending = self._pending
+        if not self._is_over and pending is not None:
             try:
-                self._applied = push.pending.result(timeout_seconds)
+                self._applied = pending.result(timeout_seconds)
             except Exception as error:
-                if timeout_seconds is not None and not push.pending.done():
+                if timeout_seconds is not None and not pending.done():
                     raise
-                self._worker.rollback(push)
+                self._worker.rollback(self)
                 self._error = self._refuse(error)
             else:
-                self._worker.confirm(push)
+                self._worker.confirm(self)
                 self._registry.close_applied(self._passes)
                 _require_new(self._applied, self._passes)
         if self._error is not None:
@@ -154,7 +302,7 @@ class GradientStep:
         """Abandons the update; a submitted one is completed or failed by the store. Idempotent."""
         if self._is_over:
             return
-        if self._push is None:
+        if self._pending is None:
             self._registry.drop(self._passes)
         else:
             self._registry.close_handed_over(self._passes)
@@ -206,103 +354,3 @@ def times_of(passes: Sequence[BatchPass], now: int) -> int | Tensor:
             for time, size in zip(times, sizes, strict=True)
         ]
     )
-
-
-def gradient_norm(passes: Sequence[BatchPass], schema: Schema) -> Tensor:
-    """Returns the L2 norm of the gradients of all rows; a row in several passes has the sum of its gradients."""
-    updates = [(batch_pass.plan, batch_pass.gradient) for batch_pass in passes if batch_pass.gradient is not None]
-    if len(updates) == 1:
-        return _norm(updates[0][1]).cpu()
-    norms = [_norm(_merged_rows(updates, schema, table)).cpu() for table in range(len(schema.tables))]
-    return _norm(torch.stack(norms))
-
-
-def _norm(values: Tensor) -> Tensor:
-    norm: Tensor = vector_norm(values)
-    if not torch.isfinite(norm):  # squares of large values may be too large for float32, though the norm is not
-        norm = vector_norm(values, dtype=torch.float64).to(values.dtype)
-    return norm
-
-
-def _merged_rows(updates: Sequence[tuple[Plan, Tensor]], schema: Schema, table: int) -> Tensor:
-    """Returns [distinct ids of all plans, dim]: the gradients of one table, on their device."""
-    dim = schema.dims[table]
-    names: list[NDArray[np.int64]] = [np.empty((0, 2), np.int64)]
-    rows = [updates[0][1].new_empty(0, dim) if updates else torch.empty(0, dim)]
-    for plan, gradient in updates:
-        # A key identifies one row only together with its bucket.
-        buckets = buckets_of_plan(plan.splits.numpy(), len(schema.tables))
-        own = (plan.tables == table).numpy()
-        names.append(np.stack([buckets[own].astype(np.int64), plan.unique_ids.numpy()[own]], axis=1))
-        rows.append(values_of(plan, gradient, schema.dims, [number == table for number in range(len(schema.dims))]))
-    rows = [part.view(-1, dim) for part in rows]
-    distinct, inverse = np.unique(np.concatenate(names), axis=0, return_inverse=True)
-    places = torch.from_numpy(inverse.reshape(-1)).to(rows[0].device)
-    return rows[0].new_zeros(len(distinct), dim).index_add_(0, places, torch.cat(rows))
-
-
-def values_of(plan: Plan, values: Tensor, dims: Sequence[int], is_chosen_table: Sequence[bool]) -> Tensor:
-    """Returns, of flat values in plan order, those of some tables, on their device."""
-    if all(is_chosen_table):
-        return values
-    tables = plan.tables
-    is_chosen_value = torch.tensor(is_chosen_table)[tables].repeat_interleave(torch.tensor(dims)[tables])
-    return values[is_chosen_value.to(values.device)]
-
-
-# The store has only tables and keys; this module maps them back.
-
-
-def refusal_of(passes: Sequence[BatchPass], layout: PooledLayout, scale: float) -> str | None:
-    """Names the first id whose gradients, added up over the passes, are not finite; None if all are."""
-    sums: dict[tuple[int, int, int], NDArray[np.float32]] = {}
-    dims = np.array(layout.dims)
-    for batch_pass in passes:
-        if batch_pass.gradient is None:
-            continue
-        tables, buckets = batch_pass.plan.tables.numpy(), buckets_of_plan(batch_pass.plan.splits.numpy(), len(dims))
-        names = zip(tables.tolist(), buckets.tolist(), batch_pass.plan.unique_ids.tolist(), strict=True)
-        parts = np.split(batch_pass.gradient.cpu().numpy(), np.cumsum(dims[tables])[:-1])
-        for unique, (name, part) in enumerate(zip(names, parts, strict=False)):  # nothing is split to one part
-            with np.errstate(over="ignore", invalid="ignore"):
-                sums[name] = sums[name] + part if name in sums else part
-                is_finite = np.isfinite(sums[name] * np.float32(scale)).all()
-            if not is_finite:
-                return _message(batch_pass, layout, unique, bucket=name[1])
-    return None
-
-
-def _message(batch_pass: BatchPass, layout: PooledLayout, unique: int, *, bucket: int) -> str:
-    key = int(batch_pass.plan.unique_ids[unique])
-    if batch_pass.pooled is None:  # folded from several passes: the example is unknown
-        slot, where = _slot_of(layout, int(batch_pass.plan.tables[unique]), key, bucket), ""
-    else:
-        place, example = _place_of(
-            batch_pass.pooled.shape, int(np.flatnonzero(batch_pass.plan.inverse.numpy() == unique)[0])
-        )
-        slot, where = layout.slots[place], f" in example {example}"
-    return (
-        f"slot {slot.name!r}: the gradient of id {_user_id(slot, key, bucket)}{where} is not finite; nothing was"
-        " applied, and the gradients of this step were dropped: continue with the next batch. Check the loss for NaN,"
-        " or give Embeddings nonfinite='skip' to skip such rows, 'apply' to accept them"
-    )
-
-
-def _place_of(shape: BatchShape, position: int) -> tuple[int, int]:
-    """Returns the index of the slot, and the example, of a position among the ids of a batch."""
-    ends = np.cumsum(shape.sizes)
-    place = int(np.searchsorted(ends, position, side="right"))
-    return place, shape.example_of(place, position - int(ends[place] - shape.sizes[place]))
-
-
-def _slot_of(layout: PooledLayout, table: int, key: int, bucket: int) -> PlacedSlot:
-    own = [layout.slots[place] for place in layout.slots_of_tables[table]]
-    wide = sorted({slot.number for slot in own if slot.wide_index is not None and slot.number is not None})
-    number = ids_of_keys(np.array([key]), bucket, wide).slots[0]
-    return next((slot for slot in own if slot.number == number), own[0])
-
-
-def _user_id(slot: PlacedSlot, key: int, bucket: int) -> int:
-    if slot.slot.id_layout in {"any", "v2"}:  # the id is the key
-        return key
-    return int(ids_of_keys(np.array([key]), bucket).ids[0])

@@ -24,7 +24,7 @@ import torch
 
 from monolith.errors import FailedPreconditionError
 from monolith.forks import fork_safe
-from monolith.nn.embeddings.row_parameters import RowGradient
+from monolith.nn.embeddings.rows_optimizer import RowGradient
 from monolith.tables import buckets_of_plan
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    from monolith.nn.embeddings.gradient_step import StoreWorker
     from monolith.nn.embeddings.id_batch import BatchShape
     from monolith.nn.embeddings.pooling import PooledBatch, RowGradients
-    from monolith.nn.embeddings.worker import StoreWorker
     from monolith.tables import BatchStamp, Pending, Plan, Rows, Schema
 
 

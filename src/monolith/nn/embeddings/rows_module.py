@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.nn.embeddings import saved_state as _saved_state
+from monolith.nn.embeddings.gradient_step import StoreWorker
 from monolith.nn.embeddings.passes import PassRegistry
-from monolith.nn.embeddings.row_parameters import RowAnchor
+from monolith.nn.embeddings.rows_optimizer import RowAnchor
 from monolith.nn.embeddings.saved_state import (
     EXTRA_STATE,
     ROWS,
@@ -20,14 +21,13 @@ from monolith.nn.embeddings.saved_state import (
     rows_are_elsewhere,
     unpack_rows,
 )
-from monolith.nn.embeddings.worker import StoreWorker
 from monolith.tables import ALL_BUCKETS, BatchStamp
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from monolith.nn.embeddings.merge import PlacedSlot
-    from monolith.nn.embeddings.row_parameters import RowGradient
+    from monolith.nn.embeddings.rows_optimizer import RowGradient
     from monolith.tables import Cut, Store, WorkerSession
 
 M = TypeVar("M", bound=nn.Module)

@@ -26,8 +26,8 @@ from monolith.tables.formats import TRAILER, BlockKind, PackedBlocks, RowBlock, 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
+    from monolith.nn.embeddings.gradient_step import StoreWorker
     from monolith.nn.embeddings.merge import MergedTable, PlacedSlot
-    from monolith.nn.embeddings.worker import StoreWorker
     from monolith.tables import Cut, TableConfig, TableSchema
 
 

@@ -115,7 +115,7 @@ class PsWorkerSession(NativeSession[RemotePlan]):
             require_not_discarded(plans, _SUBJECT)
             push = self._new_push(update, plans)
             push.begin(self._store.timeout_seconds)
-            if update.merged.plan.num_ids:
+            if update.plan.num_ids:
                 self._store.newest_time.raise_to(int(bounded.times.max()))
             pending = PendingRowPush(self, push, update, on_applied=partial(clock.count, bounded))
             self._pushes.append(pending)
@@ -188,21 +188,22 @@ class PsWorkerSession(NativeSession[RemotePlan]):
     # Implementation
 
     def _new_push(self, update: PreparedUpdate, plans: Sequence[RemotePlan]) -> _core.RowPush:
-        merged = update.merged
-        is_finite = update.is_known_finite or _core.are_finite(merged.gradient, update.scale)
+        is_finite = update.is_known_finite or _core.are_finite(update.gradient, update.scale)
         if not is_finite:
-            require_finite(self._store.native, merged, update.scale)  # before any server receives a part of it
+            require_finite(
+                self._store.native, update.plan, update.gradient, update.scale
+            )  # before any server receives a part of it
         tickets = [plan.ticket for plan in plans if plan.ticket != NO_TICKET]
         is_kept = len(plans) == 1 and bool(tickets)
         return self._store.rows.new_push(
-            merged.plan,
+            update.plan,
             update.push,
             incarnations=self._incarnations,
-            gradients=merged.gradient,
+            gradients=update.gradient,
             rates=update.rates,
-            times=merged.times,
-            latest=merged.latest,
-            step=update.rule.step,
+            times=update.times,
+            latest=update.latest,
+            step=update.step,
             scale=update.scale,
             known_finite=is_finite,
             known_time=self._store.newest_time(),

@@ -17,8 +17,8 @@ from .restore import LocalRestore as LocalRestore
 from .split_batch import split_batch as split_batch
 from .store import LocalStore as LocalStore
 from .store import agreed_stamps as agreed_stamps
-from .update import MergedUpdate as MergedUpdate
 from .update import PreparedUpdate as PreparedUpdate
 from .update import prepare_update as prepare_update
+from .update import push_to_core as push_to_core
 from .update import require_finite as require_finite
 from .update import require_not_discarded as require_not_discarded

@@ -71,16 +71,17 @@ class LocalWorkerSession(NativeSession[LocalPlan]):
             subject=_SUBJECT,
         )
         require_not_discarded(plans, _SUBJECT)
-        merged, layout = update.merged, (_PER_UNIQUE_ID, None, None)
         applied = self._core.apply(
-            merged.plan,
-            merged.gradient,
-            *layout,
+            update.plan,
+            update.gradient,
+            _PER_UNIQUE_ID,
+            None,
+            None,
             update.rates,
-            rule.step,
-            merged.times,
+            update.step,
+            update.times,
             update.scale,
-            merged.latest,
+            update.latest,
             update.is_known_finite,
             [update.push],
         )

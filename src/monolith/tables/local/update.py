@@ -5,6 +5,7 @@ The plan of all has the occurrences of all, which admission needs. Gradients are
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
@@ -20,25 +21,41 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from monolith.tables.batch import Update
+    from monolith.tables.batch import BatchStamp, Update
     from monolith.tables.local.native_tables import NativeTables
     from monolith.tables.local.plan import LocalPlan
 
 
+_seq_of = operator.attrgetter("seq")
+
+
 class PreparedUpdate(NamedTuple):
-    """An update that was checked and made into one call of the core."""
+    """An update that was checked and merged: the arguments of one call of the core."""
 
     plans: Sequence[LocalPlan]
-    push: _core.Push
-    merged: MergedUpdate
+    stamp: BatchStamp
+    """Stamp of the newest batch."""
+    first_seq: int
+    """Number of the oldest batch."""
+    previous: int
+    """Number of the worker's push before this one."""
+    incarnation: int
+    plan: _core.Plan
+    """The plan of all ids."""
+    gradient: NDArray[np.float32]
+    times: NDArray[np.int64]
+    latest: NDArray[np.float32] | None
+    """The rows as the worker saw them, laid out as the gradient; those of tables that do not use them are zeros."""
     rates: NDArray[np.float32]
+    step: int
     scale: float
-    rule: Update
+    is_known_finite: bool
+    """Whether the check for NaN and infinity can be skipped; sums of finite gradients may be infinite."""
 
     @property
-    def is_known_finite(self) -> bool:
-        """Whether the check for NaN and infinity can be skipped; sums of finite gradients may be infinite."""
-        return self.rule.known_finite and len(self.plans) == 1
+    def push(self) -> _core.Push:
+        """Position of the update among those of its worker."""
+        return push_to_core(self.stamp, self.incarnation, self.first_seq, self.previous)
 
 
 def prepare_update(
@@ -62,14 +79,12 @@ def prepare_update(
         float_array(gradient, (plan.num_values,), subject, "gradient")
         for plan, gradient in zip(plans, gradients, strict=True)
     ]
-    return PreparedUpdate(
-        plans=plans,
-        push=_push_of(plans, rule, incarnation),
-        merged=merge_updates(native, plans, arrays, times, _latest_of(native, plans, rule, subject)),
-        rates=float_array(rule.learning_rates, (native.rate_splits[-1],), subject, "learning_rates"),
-        scale=finite_scale(rule.scale, subject),
-        rule=rule,
-    )
+    merged = merge_updates(native, plans, arrays, times, _latest_of(native, plans, rule, subject))
+    rates = float_array(rule.learning_rates, (native.rate_splits[-1],), subject, "learning_rates")
+    is_known_finite = rule.known_finite and len(plans) == 1
+    stamps = [plan.stamp for plan in plans]
+    push = max(stamps, key=_seq_of), min(stamps, key=_seq_of).seq, rule.previous, incarnation
+    return PreparedUpdate(plans, *push, *merged, rates, rule.step, finite_scale(rule.scale, subject), is_known_finite)
 
 
 def require_not_discarded(plans: Sequence[LocalPlan], subject: str) -> None:
@@ -79,16 +94,16 @@ def require_not_discarded(plans: Sequence[LocalPlan], subject: str) -> None:
             raise FailedPreconditionError(f"{subject}: plan of {plan.stamp} was discarded; make a new one")
 
 
-def _push_of(plans: Sequence[LocalPlan], rule: Update, incarnation: int) -> _core.Push:
-    last = plans[0].stamp if len(plans) == 1 else max((plan.stamp for plan in plans), key=lambda stamp: stamp.seq)
+def push_to_core(stamp: BatchStamp, incarnation: int, first_seq: int, previous: int) -> _core.Push:
+    """Returns the position of an update among those of its worker, as the core takes it."""
     return _core.Push(
-        worker=last.worker,
+        worker=stamp.worker,
         incarnation=incarnation,
-        first_seq=min(plan.stamp.seq for plan in plans),
-        seq=last.seq,
-        previous=rule.previous,
-        position=last.position,
-        event_time_ms=last.event_time_ms,
+        first_seq=first_seq,
+        seq=stamp.seq,
+        previous=previous,
+        position=stamp.position,
+        event_time_ms=stamp.event_time_ms,
     )
 
 
@@ -112,30 +127,20 @@ class Contribution(Protocol):
     core: _core.Plan
 
 
-class MergedUpdate(NamedTuple):
-    """Arguments of one native `apply`."""
-
-    plan: _core.Plan
-    gradient: NDArray[np.float32]
-    times: NDArray[np.int64]
-    latest: NDArray[np.float32] | None
-    """The rows as the worker saw them, laid out as the gradient; those of tables that do not use them are zeros."""
-
-
 def merge_updates(
     native: NativeTables,
     plans: Sequence[Contribution],
     gradients: Sequence[NDArray[np.float32]],
     times: NDArray[np.int64],
     latest: Sequence[NDArray[np.float32]] | None,
-) -> MergedUpdate:
-    """Merges plans and gradients to one plan and one flat gradient.
+) -> tuple[_core.Plan, NDArray[np.float32], NDArray[np.int64], NDArray[np.float32] | None]:
+    """Merges plans and gradients to one plan and one flat gradient; returns them with their times and latest rows.
 
     ``times`` has one entry, or one per input of all plans end to end. Of the latest rows of an id that several plans
     have, the first ones count: its gradient was computed from rows at least as new.
     """
     if len(plans) == 1:
-        return MergedUpdate(plans[0].core, gradients[0], times, None if latest is None else latest[0])
+        return plans[0].core, gradients[0], times, None if latest is None else latest[0]
     merged = native.core.merge_plans([plan.core for plan in plans])
     gradient = new_rows((native.core.num_values(merged.plan),))
     merged.sum_rows(gradients, gradient)  # the caller that applies the sum handles values that are not finite
@@ -145,27 +150,27 @@ def merge_updates(
         merged.first_rows(latest, first)
     if len(times) != 1:
         times = merged.times_of_inputs(np.split(times, np.cumsum([plan.core.num_ids for plan in plans[:-1]])))
-    return MergedUpdate(merged.plan, gradient, times, first)
+    return merged.plan, gradient, times, first
 
 
-def require_finite(native: NativeTables, update: MergedUpdate, scale: float) -> None:
+def require_finite(native: NativeTables, plan: _core.Plan, gradient: NDArray[np.float32], scale: float) -> None:
     """Rejects, like the core's `apply`, gradients that tables with ``nonfinite="raise"`` cannot take.
 
     Raises:
         InvalidArgumentError: names the table and the id.
     """
-    if _core.are_finite(update.gradient, scale):
+    if _core.are_finite(gradient, scale):
         return
     with np.errstate(over="ignore", invalid="ignore"):
-        finite = np.isfinite(update.gradient * np.float32(scale))
-    tables = tables_of(update.plan.splits, len(native))
+        finite = np.isfinite(gradient * np.float32(scale))
+    tables = tables_of(plan.splits, len(native))
     dims = np.array(native.dims)[tables]
     offsets = np.cumsum(dims) - dims
     for place in np.unique(np.searchsorted(offsets, np.flatnonzero(~finite), side="right") - 1):
         config = native.configs[tables[place]]
         if config.nonfinite == "raise":
             raise InvalidArgumentError(
-                f"table {config.name!r}: the gradient of id {update.plan.unique_ids[place]} is not finite; nothing was"
+                f"table {config.name!r}: the gradient of id {plan.unique_ids[place]} is not finite; nothing was"
                 " applied. Set nonfinite='skip' or 'apply' in the table's config to continue"
             )
 
