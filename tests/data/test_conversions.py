@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from data.parser_reference import rows_of
 from monolith.data import INVALID_LABEL, Ids, Label, LineIdField, Parser, Weight
@@ -20,9 +17,6 @@ from monolith.data.conversions import (
 )
 from monolith.data.protos.example_pb2 import Example, ExampleBatch, FeatureListType
 from monolith.data.protos.instance_pb2 import Instance
-from monolith.data.protos.label_config_pb2 import TFRecordFeatureDescription
-from monolith.data.protos.tf_example_pb2 import Example as TfExample
-from monolith.data.tf_conversions import example_of_tf_example
 from monolith.errors import DataLossError
 from monolith.testing.serving_examples import generate_example_batch
 
@@ -187,55 +181,6 @@ def test_pruning_drops_what_its_name_specifies() -> None:
         assert [named.name for named in example.named_feature] == features
         assert [named.name for named in example.named_raw_feature] == raw
         assert list(example.label) == [1.0]
-
-
-@given(
-    st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=3),
-    st.lists(st.floats(allow_nan=False, allow_infinity=False, width=32), max_size=3),
-)
-def test_tf_examples_give_the_ids_that_the_parser_gives(integers: list[int], reals: list[float]) -> None:
-    sample = TfExample()
-    sample.features.feature["user"].int64_list.value.extend(integers)
-    sample.features.feature["price"].float_list.value.extend(reals)
-    sample.features.feature["raw"].float_list.value.extend(reals)
-    sample.features.feature["click"].int64_list.value.append(1)
-    description = TFRecordFeatureDescription(
-        sparse_features={"user": 3, "price": 4}, dense_features=["raw"], label="click"
-    )
-    example = example_of_tf_example(sample, description)
-    converted = Parser("example", [Ids("user"), Ids("price"), Label()]).parse([example.SerializeToString()])
-    columns = [Ids("user", slot=3), Ids("price", slot=4), Label("click")]
-    direct = Parser("tf_example", columns).parse([sample.SerializeToString()])
-    assert str(converted["user"]) == str(direct["user"])
-    assert str(converted["price"]) == str(direct["price"])
-    assert list(example.label) == [1.0]
-    raw = [named for named in example.named_feature if named.name == "raw"]
-    assert [list(named.feature.float_list.value) for named in raw] == [pytest.approx(reals)]
-
-
-@pytest.mark.parametrize(
-    ("description", "text"),
-    [
-        ({"sparse_features": {"a": 0}}, "slots must be from 1 to 32767"),
-        ({"sparse_features": {"a": 32768}}, "slots must be from 1 to 32767"),
-        ({"sparse_features": {"a": 1, "b": 1}}, "a slot of its own"),
-        ({"sparse_features": {"a": 1}, "dense_features": ["a"]}, "both ids and dense: a"),
-    ],
-)
-def test_ambiguous_descriptions_are_rejected(description: dict[str, Any], text: str) -> None:
-    with pytest.raises(ValueError, match=text):
-        example_of_tf_example(TfExample(), TFRecordFeatureDescription(**description))
-
-
-def test_texts_and_infinities_cannot_become_ids() -> None:
-    description = TFRecordFeatureDescription(sparse_features={"a": 1})
-    sample = TfExample()
-    sample.features.feature["a"].bytes_list.value.append(b"x")
-    with pytest.raises(ValueError, match="'a' has texts, which cannot become ids"):
-        example_of_tf_example(sample, description)
-    sample.features.feature["a"].float_list.value.append(math.inf)
-    with pytest.raises(ValueError, match="'a' must have finite numbers"):
-        example_of_tf_example(sample, description)
 
 
 def test_a_sample_without_label_has_none_in_any_format() -> None:

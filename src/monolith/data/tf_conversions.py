@@ -1,27 +1,19 @@
-"""``tf.train.Example`` as Example and back.
-
-There are two ways to read one: a description maps features to slots of ids, as in ByteDance Monolith; without a
-description, lists keep their names, which inverts `tf_example_of_example`.
-"""
+"""``tf.train.Example`` as Example and back: lists keep their names."""
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 from monolith.data.conversions import add_feature, signed, with_typed_fields
 from monolith.data.protos.example_pb2 import Example
 from monolith.data.protos.line_id_pb2 import LineId
 from monolith.data.protos.tf_example_pb2 import Example as TfExample
-from monolith.ids import NUM_SLOTS_V2, pack_v2, v1_to_v2
+from monolith.ids import v1_to_v2
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
-
-    from google.protobuf.message import Message
+    from collections.abc import Collection, Sequence
 
     from monolith.data.protos.example_pb2 import Feature
-    from monolith.data.protos.label_config_pb2 import TFRecordFeatureDescription
 
 LINE_ID_COLUMNS = {f"__{field.name.upper()}__": field for field in LineId.DESCRIPTOR.fields}
 """Names under which the fields of a line id stand where all is columns, as in Parquet."""
@@ -29,41 +21,6 @@ SOURCE_KEY_COLUMN = "__DATA_SOURCE_KEY__"
 _LABEL, _WEIGHT = "label", "instance_weight"
 _RESERVED = frozenset({_LABEL, _WEIGHT, SOURCE_KEY_COLUMN, *LINE_ID_COLUMNS})
 _LISTS = ("float_list", "int64_list", "bytes_list")
-
-
-def example_of_tf_example(sample: TfExample, description: TFRecordFeatureDescription) -> Example:
-    """Converts a ``tf.train.Example`` to an Example, by a description of its ids, slots and dense features.
-
-    An integer v becomes the id v2(slot, v), a real number x v2(slot, floor(log2(|x| + 1))).
-
-    Raises:
-        ValueError: the description has a slot twice or outside [1, 32768), or a name both ways; or a feature of texts
-            is to become ids.
-    """
-    check_description(description)
-    example = Example(instance_weight=1.0)
-    for name, feature in sorted(sample.features.feature.items()):
-        if name == description.label and name:
-            example.label.extend(feature.float_list.value or map(float, feature.int64_list.value))
-        elif name == description.instance_weight and name:
-            example.instance_weight = [*feature.float_list.value, *map(float, feature.int64_list.value), 1.0][0]
-        elif name in description.sparse_features:
-            ids = _ids_of(name, feature, description.sparse_features[name])
-            add_feature(example, name).fid_v2_list.value.extend(ids)
-        elif name in description.dense_features:
-            _copy_list(feature, add_feature(example, name))
-    return example
-
-
-def check_description(description: TFRecordFeatureDescription) -> None:
-    """Refuses an ambiguous description."""
-    slots: Mapping[str, int] = description.sparse_features
-    if bad := {name: slot for name, slot in slots.items() if not 1 <= slot < NUM_SLOTS_V2}:
-        raise ValueError(f"slots must be from 1 to {NUM_SLOTS_V2 - 1}, got {bad}")
-    if len(set(slots.values())) != len(slots):
-        raise ValueError(f"every feature needs a slot of its own, got {dict(slots)}")
-    if both := set(slots) & set(description.dense_features):
-        raise ValueError(f"features cannot be both ids and dense: {', '.join(sorted(both))}")
 
 
 def tf_example_of_example(example: Example, *, drop_what_does_not_fit: bool = False) -> TfExample:
@@ -203,17 +160,3 @@ def _copy_list(feature: Any, target: Feature) -> None:
     if kind is not None:
         getattr(target, kind).value.extend(getattr(feature, kind).value)
         getattr(target, kind).SetInParent()
-
-
-def _ids_of(name: str, feature: Message, slot: int) -> list[int]:
-    kind = feature.WhichOneof("kind")
-    if kind == "bytes_list":
-        raise ValueError(f"feature {name!r} has texts, which cannot become ids; hash them first, or read them as dense")
-    if kind == "float_list":
-        reals: Sequence[float] = feature.float_list.value  # type: ignore[attr-defined]
-        if not all(map(math.isfinite, reals)):
-            raise ValueError(f"feature {name!r} must have finite numbers to become ids, got {list(reals)}")
-        values = [math.floor(math.log2(abs(value) + 1)) for value in reals]
-    else:
-        values = list(feature.int64_list.value)  # type: ignore[attr-defined]
-    return [pack_v2(slot, value) for value in values]

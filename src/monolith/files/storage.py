@@ -65,27 +65,21 @@ class Storage(Protocol):
 
     def place(self, name: str) -> str:
         """Returns the full path of a name."""
-        ...
 
     def below(self, name: str) -> Storage:
         """Returns the folder of this name."""
-        ...
 
     def is_there(self) -> bool:
         """Returns whether the folder itself exists; on an object store: whether anything is in it."""
-        ...
 
     def names(self) -> list[str]:
         """Returns files and folders directly in it, sorted; none if the folder does not exist."""
-        ...
 
     def exists(self, name: str) -> bool:
         """Returns whether there is a file or folder of this name."""
-        ...
 
     def size(self, name: str) -> int:
         """Returns the bytes of a file."""
-        ...
 
     def read(self, name: str, *, most_bytes: int | None = None) -> bytes:
         """Reads a small file in full.
@@ -94,7 +88,6 @@ class Storage(Protocol):
             NotFoundError: there is no such file.
             DataLossError: it is larger than `most_bytes`; on this machine by default than 1 GiB.
         """
-        ...
 
     def read_start(self, name: str, count: int) -> bytes:
         """Reads the first bytes of a file.
@@ -102,7 +95,6 @@ class Storage(Protocol):
         Raises:
             NotFoundError: there is no such file.
         """
-        ...
 
     def read_summed(self, name: str, target: NDArray[np.uint8]) -> list[int]:
         """Fills the array from the start of a file; returns the CRC-32C of each `PIECE_BYTES`, the last may be short.
@@ -110,7 +102,6 @@ class Storage(Protocol):
         Raises:
             DataLossError: the file ends early.
         """
-        ...
 
     def write(self, name: str, pieces: Iterable[memoryview | bytes], *, past_cache: bool = False) -> None:
         """Writes a file of these bytes. Readers may see it before it is complete.
@@ -120,44 +111,34 @@ class Storage(Protocol):
             pieces: Its bytes.
             past_cache: Bypass the page cache, whose upkeep takes processor time from concurrent work.
         """
-        ...
 
     def replace(self, name: str, data: bytes) -> None:
         """Creates or replaces a file: a reader sees all of the old one or all of the new one."""
-        ...
 
     def put(self, name: str, source: Path) -> None:
         """Creates or replaces a file by a copy of a local one, like `replace`."""
-        ...
 
     def begin(self, name: str) -> NewFile:
         """Returns a file to be written piece by piece, which takes effect when it is committed, like `replace`."""
-        ...
 
     def create(self, name: str, data: bytes) -> bool:
         """Creates a file unless there is one; returns whether it did. Of several processes one does."""
-        ...
 
     @property
     def creates_exclusively(self) -> bool:
         """Whether `create` is one step: some drivers of fsspec check and then write."""
-        ...
 
     def remove(self, name: str) -> None:
         """Removes a file, or a folder with everything in it. Does nothing if there is none."""
-        ...
 
     def remove_abandoned(self) -> None:
         """Removes temporary files of killed processes; never those of a running one."""
-        ...
 
     def make(self) -> None:
         """Creates the folder, with its parents."""
-        ...
 
     def sync(self) -> None:
         """Makes the names in the folder durable."""
-        ...
 
     def lock(self, name: str = "", *, shared: bool = False) -> FileLock | None:
         """Locks a file, which is created, or without a name the folder itself; does not wait.
@@ -165,7 +146,6 @@ class Storage(Protocol):
         Returns:
             The lock, which is not held where the file system has no locks; None: another process has it.
         """
-        ...
 
 
 class NewFile(Protocol):
@@ -176,15 +156,12 @@ class NewFile(Protocol):
 
     def write(self, data: bytes | memoryview, /) -> object:
         """Appends bytes."""
-        ...
 
     def commit(self) -> None:
         """Gives the file its name, durably."""
-        ...
 
     def discard(self) -> None:
         """Removes what was written, unless it was committed. Idempotent."""
-        ...
 
     def __enter__(self) -> Self: ...
 

@@ -269,6 +269,11 @@ class Ragged:
         ragged._row_ids = self._row_ids
         return ragged
 
+    def with_flat_values(self, values: Tensor) -> Ragged:
+        """Returns other innermost values cut into the same rows, however often these are nested."""
+        inner = self._values
+        return self.with_values(inner.with_flat_values(values) if isinstance(inner, Ragged) else values)
+
     def to(self, device: torch.device | str | int, *, non_blocking: bool = False) -> Ragged:
         """Returns the same rows on another device; itself if they are on it already."""
         values = self._values.to(device, non_blocking=non_blocking)

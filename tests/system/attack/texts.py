@@ -12,7 +12,6 @@ from monolith.checkpoint.manifest import Manifest
 from monolith.cluster.addresses import split_address
 from monolith.cluster.discovery import HostServiceDiscovery, TfConfigServiceDiscovery
 from monolith.cluster.manager import fetch_ps_cluster_from_file
-from monolith.data.feature_list import FeatureList
 from monolith.errors import OpError
 from monolith.export.trial import require_success
 from monolith.testing.fake_clock import FakeClock
@@ -21,7 +20,6 @@ from system.attack.attempt import Attempt
 from system.attack.mutations import MUTATIONS
 
 _TF_CONFIG = b'{"cluster": {"chief": ["a:1"], "ps": ["b:1", "[::1]:2"]}, "task": {"type": "ps", "index": 1}}'
-_FEATURES = b"feature_name=f_user; slot=1; shared=YES\nfeature_name=f_item; method=Hash; slot=2\n"
 _STATE = b'model_checkpoint_path: "model.ckpt-1"\nall_model_checkpoint_paths: "model.ckpt-1"\n'
 _MANIFEST = Manifest(
     step=7,
@@ -96,7 +94,6 @@ def _parsers(folder: Path) -> dict[str, tuple[bytes, Callable[[bytes], object]]]
         "host file": (b"10.0.0.1:80", as_file(hosts / "ps" / "0", HostServiceDiscovery(str(hosts)).query_all)),
         "server list": (b"a:1,b:2", as_file(servers, lambda: fetch_ps_cluster_from_file(str(servers), 0))),
         "checkpoint state": (_STATE, as_file(state / "checkpoint", read_state)),
-        "feature list": (_FEATURES, as_text(FeatureList.parse)),
         "JSON options": (b'{"num_ps": 2, "mode": "train"}', as_file(options, lambda: read_config_file(str(options)))),
         "TOML options": (b'num_ps = 2\nmode = "train"\n', as_file(toml, lambda: read_config_file(str(toml)))),
     }

@@ -79,7 +79,6 @@ class Assignments(Protocol):
         Raises:
             FailedPreconditionError: the worker gave back its files, or the turn is beyond its next one.
         """
-        ...
 
     def require_taken(self, worker: int, turns: int, epoch: int) -> None:
         """Refuses to resume after more turns than the worker had.
@@ -87,11 +86,9 @@ class Assignments(Protocol):
         Raises:
             FailedPreconditionError: the worker gave back its files, or had fewer turns.
         """
-        ...
 
     def found(self, look_up: int, files: Sequence[str]) -> None:
         """Adds the files that a worker has listed; ignores all but the first report of a pattern."""
-        ...
 
     def give_back(self, worker: int, progress: WorkerProgress | None) -> int:
         """Returns what the worker had not read to the queue, and how many files and parts; 0 if it did so before.
@@ -100,7 +97,6 @@ class Assignments(Protocol):
             worker: The worker, which will not restart under this number.
             progress: Its progress; None: everything that it ever took is read again.
         """
-        ...
 
 
 class FileAssignments(Assignments):

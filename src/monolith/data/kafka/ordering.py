@@ -22,20 +22,16 @@ class Ordering(Protocol):
 
     def add(self, chunks: Sequence[Chunk]) -> None:
         """Adds the messages of a fetch."""
-        ...
 
     def take(self) -> Sequence[Chunk]:
         """Returns the next block, or nothing if it is incomplete."""
-        ...
 
     def is_over(self) -> bool:
         """Returns whether every partition was read up to its end."""
-        ...
 
     @property
     def turn(self) -> Partition | None:
         """Partition of the next block, if the order is fixed."""
-        ...
 
 
 class Arrival:

@@ -92,7 +92,7 @@ class SwitchSlot(Operator):
                 got = describe_column(values)
                 raise TypeError(f"SwitchSlot: column {name!r} must be a Ragged of int64, got {got}")
             target = f"{name}_{self.copy_suffix}" if self.copy_suffix else name
-            columns[target] = _with_flat(values, switch_slot_v2(values.flat_values, slot))
+            columns[target] = values.with_flat_values(switch_slot_v2(values.flat_values, slot))
         return with_columns(batch, columns)
 
 
@@ -119,7 +119,7 @@ class HashInts(Operator):
         if not isinstance(values, Ragged) or values.dtype != torch.int64:
             got = describe_column(values)
             raise TypeError(f"HashInts: column {self.column!r} must be int64, a tensor or a Ragged, got {got}")
-        ids = _with_flat(values, pack_v2(self.slot, city_hash64(values.flat_values)))
+        ids = values.with_flat_values(pack_v2(self.slot, city_hash64(values.flat_values)))
         return with_columns(batch, {self.output or self.column: ids})
 
 
@@ -172,7 +172,7 @@ class MapIds(Operator):
             raise TypeError(f"MapIds: column {self.column!r} must be int64, got {describe_column(values)}")
         flat = values.flat_values if isinstance(values, Ragged) else values
         mapped = self._mapped(flat)
-        result = _with_flat(values, mapped) if isinstance(values, Ragged) else mapped
+        result = values.with_flat_values(mapped) if isinstance(values, Ragged) else mapped
         return with_columns(batch, {self.output or self.column: result})
 
     def _mapped(self, flat: Tensor) -> Tensor:
@@ -203,12 +203,6 @@ def check_slot(owner: object, slot: object) -> None:
     """Refuses what is no slot of the v2 layout."""
     if isinstance(slot, bool) or not isinstance(slot, int) or not 0 <= slot < NUM_SLOTS_V2:
         raise ValueError(f"{type(owner).__name__}: slot must be from 0 to {NUM_SLOTS_V2 - 1}, got {slot!r}")
-
-
-def _with_flat(rows: Ragged, flat: Tensor) -> Ragged:
-    """Returns the same rows with other innermost values."""
-    inner = rows.values
-    return rows.with_values(_with_flat(inner, flat) if isinstance(inner, Ragged) else flat)
 
 
 @config

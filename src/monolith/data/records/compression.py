@@ -90,7 +90,6 @@ class ByteSource(Protocol):
 
     def read(self, size: int = ..., /) -> bytes:
         """Reads at most `size` bytes; empty at the end."""
-        ...
 
 
 def open_decompressed(source: ByteSource, compression: Compression) -> ByteSource:
@@ -229,11 +228,9 @@ class StreamCompressor(Protocol):
 
     def compress(self, data: bytes, /) -> bytes:
         """Compresses data; returns the bytes to write so far."""
-        ...
 
     def flush(self) -> bytes:
         """Returns the remaining bytes."""
-        ...
 
 
 def new_compressor(compression: Compression) -> StreamCompressor | None:

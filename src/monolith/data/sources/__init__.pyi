@@ -1,6 +1,6 @@
+from .arrow import pyarrow_module as pyarrow_module
 from .arrow_columns import are_texts as are_texts
 from .arrow_columns import has_place as has_place
-from .arrow_columns import pyarrow_module as pyarrow_module
 from .csv_dataset import CsvDataset as CsvDataset
 from .file_patterns import FilePatterns as FilePatterns
 from .file_patterns import Paths as Paths

@@ -20,7 +20,6 @@ from __future__ import annotations
 import enum
 import logging
 from contextlib import suppress
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,14 +27,14 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from monolith import _core, ids
-from monolith.errors import DataLossError, InvalidArgumentError, UnimplementedError
+from monolith.data.sources.arrow import pa
+from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
     from typing import Self
 
     import numpy.typing as npt
-    import pyarrow as pa
     from torch import Tensor
 
     from monolith.data.batch import ColumnValues
@@ -43,8 +42,6 @@ if TYPE_CHECKING:
 
 def are_texts(kind: pa.DataType) -> bool:
     """Returns whether a type of Arrow is that of texts, in whatever form."""
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-
     if pa.types.is_dictionary(kind):
         return are_texts(kind.value_type)
     is_view = getattr(pa.types, "is_string_view", lambda _: False)  # from Arrow 16 on
@@ -58,16 +55,10 @@ def text_column(array: pa.Array, column: str) -> Ragged:
         array: Texts, a dictionary of texts, or lists of these; bytes are as good.
         column: Whose ids they are.
     """
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-
-    if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):
+    if not _is_list(array.type):
         return ragged_of_present(_ids_of_texts(array, column), array, np.arange(len(array) + 1, dtype=np.int64))
-    if array.null_count:
-        # A null may still have child values; an empty list has none.
-        array = array.fill_null(pa.scalar([], type=array.type))
-    offsets = array.offsets.to_numpy(zero_copy_only=True).astype(np.int64)
-    values = array.values.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
-    return ragged_of_present(_ids_of_texts(values, column), values, offsets - offsets[0])
+    values, splits = _end_to_end(array)
+    return ragged_of_present(_ids_of_texts(values, column), values, splits)
 
 
 def ragged_of_present(numbers: npt.NDArray[Any], array: pa.Array, splits: npt.NDArray[np.int64]) -> Ragged:
@@ -81,8 +72,6 @@ def ragged_of_present(numbers: npt.NDArray[Any], array: pa.Array, splits: npt.ND
 
 def _ids_of_texts(array: pa.Array, column: str) -> npt.NDArray[np.int64]:
     """Returns an id for each value; that of a null means nothing."""
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-
     if pa.types.is_dictionary(array.type):
         places = array.indices.fill_null(0).to_numpy(zero_copy_only=False)
         known = _ids_of_texts(array.dictionary, column)
@@ -131,32 +120,28 @@ class ColumnType(enum.Enum):
 
 def has_place(kind: pa.DataType) -> bool:
     """Returns whether columns of a type of Arrow can be in a batch, by the table above."""
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-
     if pa.types.is_dictionary(kind):
         return has_place(kind.value_type)
     if pa.types.is_fixed_size_list(kind):
-        return _are_numbers(kind.value_type, pa)
+        return _are_numbers(kind.value_type)
     depth = 0
-    while pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    while _is_list(kind):
         kind, depth = kind.value_type, depth + 1
     if are_texts(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return depth <= 1
-    return _are_numbers(kind, pa) or (depth == 0 and (pa.types.is_null(kind) or _are_bytes(kind, pa)))
+    return _are_numbers(kind) or (depth == 0 and (pa.types.is_null(kind) or _are_bytes(kind)))
 
 
 def hashes_texts(kind: pa.DataType, column_type: ColumnType) -> bool:
     """Returns whether `batch_column` makes ids of texts for this type of Arrow."""
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-
     if column_type not in {ColumnType.ANY, ColumnType.IDS, ColumnType.TEXT}:
         return False
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    is_list = _is_list(kind)
     if pa.types.is_null(kind) or (column_type is ColumnType.TEXT and not is_list):
         return True
     if column_type is ColumnType.ANY and not is_list:
         return are_texts(kind)
-    return _have_texts(kind.value_type if is_list else kind, pa)
+    return _have_texts(kind.value_type if is_list else kind)
 
 
 def batch_column(array: pa.Array, column_type: ColumnType, place: str, *, name: str = "") -> ColumnValues:
@@ -172,8 +157,6 @@ def batch_column(array: pa.Array, column_type: ColumnType, place: str, *, name: 
         InvalidArgumentError: a type that has no place in a batch, or another one than wanted.
         DataLossError: a missing value where a number must stand.
     """
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-
     if pa.types.is_null(array.type):
         array = array.cast(pa.string())
     if column_type in {ColumnType.IDS, ColumnType.TEXT}:
@@ -184,7 +167,7 @@ def batch_column(array: pa.Array, column_type: ColumnType, place: str, *, name: 
         return _any(array, place, name)
     if column_type is ColumnType.FLOAT and not pa.types.is_nested(array.type) and array.null_count:
         array = array.cast(pa.float32(), safe=False)
-    values = _values(array, pa, place)
+    values = _values(array, place)
     kind = "bytes" if isinstance(values, list) else "float" if values.dtype == torch.float32 else "int"
     if column_type.value == kind or (column_type is ColumnType.FID_V2 and kind == "int"):
         return values
@@ -193,22 +176,21 @@ def batch_column(array: pa.Array, column_type: ColumnType, place: str, *, name: 
             f"{place}: expected {column_type.value}, got {array.type}; ask for another type, or leave the type out"
         )
     flat = values.flat_values if isinstance(values, Ragged) else values
-    return _with_flat(values, flat.float() if column_type is ColumnType.FLOAT else ids.v1_to_v2(flat))
+    converted = flat.float() if column_type is ColumnType.FLOAT else ids.v1_to_v2(flat)
+    return values.with_flat_values(converted) if isinstance(values, Ragged) else converted
 
 
 def _any(array: pa.Array, place: str, name: str) -> ColumnValues:
     """Converts a column by its type of Arrow."""
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-
     kind = array.type
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    if are_texts(kind) or (is_list and _have_texts(kind.value_type, pa)):
+    is_list = _is_list(kind)
+    if are_texts(kind) or (is_list and _have_texts(kind.value_type)):
         return text_column(array, name)
     if array.null_count and (pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_temporal(kind)):
         _warn_of_gaps(name, place, array.null_count)
-        integers = array if pa.types.is_integer(kind) else _as_numbers(array, pa, place)
+        integers = array if pa.types.is_integer(kind) else _as_numbers(array, place)
         return _numbers(integers.fill_null(0), place)
-    return _values(array, pa, place)
+    return _values(array, place)
 
 
 _WARNED: set[str] = set()
@@ -226,76 +208,71 @@ def _warn_of_gaps(name: str, place: str, count: int) -> None:
 
 
 def _ids(array: pa.Array, column_type: ColumnType, place: str, name: str) -> Ragged:
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-
     kind = array.type
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    is_list = _is_list(kind)
     inner = kind.value_type if is_list else kind
-    if _have_texts(inner, pa):
+    if _have_texts(inner):
         return text_column(array, name)
     if column_type is ColumnType.TEXT and not is_list and not pa.types.is_nested(inner):
         return text_column(array.cast(pa.large_string()), name)
     if pa.types.is_floating(inner) and not is_list:
-        array, inner = _whole(array, pa)
+        array, inner = _whole(array)
     if not (pa.types.is_integer(inner) or pa.types.is_boolean(inner)):
         raise InvalidArgumentError(
             f"{place}: expected {column_type.value}: texts or integers, got {kind}; ask for another type, such as"
             " float, or leave the type out"
         )
     if is_list:
-        return _ragged(array, pa, place)
+        return _ragged(array, place)
     whole = array.cast(pa.int64()) if pa.types.is_boolean(inner) else array
     values = _numbers(whole.fill_null(0), place).numpy()
     return ragged_of_present(values, array, np.arange(len(array) + 1, dtype=np.int64))
 
 
-def _whole(array: pa.Array, pa: Any) -> tuple[pa.Array, pa.DataType]:
+def _whole(array: pa.Array) -> tuple[pa.Array, pa.DataType]:
     """Converts floats with integral values to integers, as pandas stores integers with missing values as floats."""
     with suppress(pa.ArrowInvalid):
         array = array.cast(pa.int64())
     return array, array.type
 
 
-def _with_flat(values: Tensor | Ragged, flat: Tensor) -> Tensor | Ragged:
-    if not isinstance(values, Ragged):
-        return flat
-    inner = values.values
-    return values.with_values(_with_flat(inner, flat) if isinstance(inner, Ragged) else flat)
-
-
-def _values(array: pa.Array, pa: Any, place: str) -> ColumnValues:
+def _values(array: pa.Array, place: str) -> ColumnValues:
     kind = array.type
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):  # the most common first
         return _numbers(array, place)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return _ragged(array, pa, place)
+    if _is_list(kind):
+        return _ragged(array, place)
     if pa.types.is_fixed_size_list(kind):
         if array.null_count:
             raise _nulls(array, place)
-        inner = _values(array.flatten(), pa, place)
+        inner = _values(array.flatten(), place)
         if not isinstance(inner, torch.Tensor):
             raise InvalidArgumentError(f"{place}: a {kind} has no place in a batch; use a list of numbers")
         return inner.view(len(array), kind.list_size, *inner.shape[1:])
-    if _are_bytes(kind, pa) or are_texts(kind):
+    if _are_bytes(kind) or are_texts(kind):
         return _texts(array, pa.binary() if pa.types.is_fixed_size_binary(kind) else pa.large_binary())
-    return _numbers(_as_numbers(array, pa, place), place)
+    return _numbers(_as_numbers(array, place), place)
 
 
-def _are_numbers(kind: pa.DataType, pa: Any) -> bool:
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _are_numbers(kind: pa.DataType) -> bool:
     is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     return bool(is_number or pa.types.is_boolean(kind) or pa.types.is_temporal(kind))
 
 
-def _have_texts(kind: pa.DataType, pa: Any) -> bool:
+def _have_texts(kind: pa.DataType) -> bool:
     """Returns whether values have a hash as they are."""
     return are_texts(kind) or bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def _are_bytes(kind: pa.DataType, pa: Any) -> bool:
+def _are_bytes(kind: pa.DataType) -> bool:
     return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
 
 
-def _as_numbers(array: pa.Array, pa: Any, place: str) -> pa.Array:
+def _as_numbers(array: pa.Array, place: str) -> pa.Array:
     kind = array.type
     if pa.types.is_decimal(kind):
         return array.cast(pa.float64())
@@ -312,21 +289,23 @@ def _texts(array: pa.Array, kind: pa.DataType) -> list[bytes]:
     return [b"" if value is None else value for value in array.cast(kind).to_pylist()]
 
 
-def _ragged(array: pa.Array, pa: Any, place: str) -> Ragged:
-    if array.null_count:
+def _end_to_end(lists: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:
+    """Returns the values of all lists, and where each list begins and ends; a null is an empty list."""
+    if lists.null_count:
         # A null may still have child values; an empty list has none.
-        array = array.fill_null(pa.scalar([], type=array.type))
-    offsets = array.offsets.to_numpy(zero_copy_only=True)
-    begin, end = int(offsets[0]), int(offsets[-1])
-    values = array.values
-    splits = offsets.astype(np.int64)
+        lists = lists.fill_null(pa.scalar([], type=lists.type))
+    splits = lists.offsets.to_numpy(zero_copy_only=True).astype(np.int64)
+    begin, end, values = int(splits[0]), int(splits[-1]), lists.values
     if begin:
         splits -= begin
-    if end - begin != len(values):
-        values = values.slice(begin, end - begin)
+    return values if end - begin == len(values) else values.slice(begin, end - begin), splits
+
+
+def _ragged(array: pa.Array, place: str) -> Ragged:
+    values, splits = _end_to_end(array)
     if values.null_count and pa.types.is_integer(values.type):
         return ragged_of_present(_numbers(values.fill_null(0), place).numpy(), values, splits)
-    inner = _values(values, pa, place)
+    inner = _values(values, place)
     if isinstance(inner, list):
         raise InvalidArgumentError(f"{place}: a {array.type} has no place in a batch; use a list of numbers")
     return Ragged(inner, torch.from_numpy(splits), validate=False)
@@ -352,26 +331,3 @@ def _nulls(array: pa.Array, place: str) -> DataLossError:
         f"{place}: {array.null_count} nulls, the first in row {first} of its block; "
         "expected an integer: use float, which has NaN, ids, which may be missing, or no type"
     )
-
-
-def pyarrow_module(name: str, *, what: str, extra: str) -> Any:
-    """Imports a module of pyarrow.
-
-    Args:
-        name: Name of the module, such as ``pyarrow.csv``.
-        what: The feature that needs it, for the message.
-        extra: The extra that installs it.
-
-    Raises:
-        UnimplementedError: it is not installed; the message gives the command to install it.
-    """
-    try:
-        return import_module(name)
-    except ModuleNotFoundError as error:
-        verb = "needs" if what.startswith("from_") else "need"
-        raise UnimplementedError(f"{what} {verb} pyarrow; run: pip install 'monolith-torch[{extra}]'") from error
-
-
-def one_array(column: pa.ChunkedArray) -> pa.Array:
-    """Returns the values of a column of a table in one piece."""
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -11,19 +11,11 @@ from monolith.data.dataset import Dataset
 from monolith.data.pipeline.elements import check_share
 from monolith.data.pipeline.stage import KnownLength, whole_number
 from monolith.data.reading import IndexedReading
-from monolith.data.sources.arrow_columns import one_array, pyarrow_module
-from monolith.data.sources.wanted_columns import (
-    fitting_columns,
-    text_columns,
-    wanted_columns,
-    wanted_values,
-    warn_of_left_out,
-)
+from monolith.data.sources.arrow import pa, pyarrow_module
+from monolith.data.sources.wanted_columns import batch_of_table, fitting_columns, wanted_columns, warn_of_left_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    import pyarrow as pa
 
     from monolith.data.reading import Reading
     from monolith.data.sources.wanted_columns import Columns
@@ -107,12 +99,7 @@ class ArrowDataset(Dataset[Batch]):
         rows = self._own_rows()
         begin = rows.start + number * self._block_rows
         end = min(rows.stop, begin + self._block_rows)
-        table = self._rows(begin, end)
-        columns = {
-            name: wanted_values(one_array(table.column(name)), column, name=name, place=f"table: column {name!r}")
-            for name, column in self._columns.items()
-        }
-        return Batch(columns, num_rows=end - begin, texts=text_columns(table.schema, self._columns))
+        return batch_of_table(self._rows(begin, end), self._columns, "table", num_rows=end - begin)
 
 
 class _Slices:
@@ -153,7 +140,7 @@ def from_arrow(
         block_rows: Rows of a batch; `batch` makes others.
         shard: Number of this worker and how many there are.
     """
-    pa = pyarrow_module("pyarrow", what="Arrow tables", extra="arrow")
+    pyarrow_module("pyarrow", what="Arrow tables", extra="arrow")
     if isinstance(table, pa.RecordBatch):
         table = pa.Table.from_batches([table])
     elif isinstance(table, pa.RecordBatchReader):
@@ -177,16 +164,16 @@ def from_pandas(
 
     Args: as in `from_arrow`.
     """
-    pa = pyarrow_module("pyarrow", what="from_pandas", extra="pandas")
+    pyarrow_module("pyarrow", what="from_pandas", extra="pandas")
     if not hasattr(frame, "iloc") or not hasattr(frame, "columns"):
         raise TypeError(f"from_pandas: expected a pandas.DataFrame, got a {type(frame).__name__}")
-    arrays = {str(name): _pandas_array(str(name), frame.iloc[:, at], pa) for at, name in enumerate(frame.columns)}
+    arrays = {str(name): _pandas_array(str(name), frame.iloc[:, at]) for at, name in enumerate(frame.columns)}
     if len(arrays) < len(frame.columns):
         raise ValueError("from_pandas: columns must have names of their own, got some twice")
     return from_arrow(pa.table(arrays), columns, block_rows=block_rows, shard=shard)
 
 
-def _pandas_array(name: str, series: Any, pa: Any) -> pa.Array:
+def _pandas_array(name: str, series: Any) -> pa.Array:
     try:
         return pa.array(series, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:

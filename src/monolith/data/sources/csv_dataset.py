@@ -6,7 +6,7 @@ import csv
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith.data.records.compression import Compression
-from monolith.data.sources.arrow_columns import pyarrow_module
+from monolith.data.sources.arrow import pa, pa_csv, pyarrow_module
 from monolith.data.sources.line_dataset import BLOCK_BYTES, FoundColumns, LineDataset, Rejected, bytes_of_a_task
 from monolith.data.sources.wanted_columns import (
     fitting_columns,
@@ -19,8 +19,6 @@ from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pyarrow as pa
 
     from monolith.data.file_queue.feed import Files
     from monolith.data.records.bad_records import BadRecords
@@ -97,8 +95,6 @@ class CsvDataset(LineDataset):
 
     def find_columns(self, path: str, head: bytes) -> FoundColumns:
         """Types by the head of the first file."""
-        import pyarrow as pa  # noqa: PLC0415 - an extra
-
         head = head.removeprefix(_BOM)
         first, _, rest = head.partition(b"\n")
         delimiter = self._delimiter or _delimiter_of(path, first.decode(self._encoding, "replace"))
@@ -152,9 +148,6 @@ class _CsvReader(NamedTuple):
         return self._read(data, types, rejected, bytes_of_a_task(len(data)))
 
     def _read(self, data: Any, types: dict[str, pa.DataType] | None, rejected: list[Rejected], block_size: int) -> Any:
-        import pyarrow as pa  # noqa: PLC0415 - an extra
-        from pyarrow import csv as pa_csv  # noqa: PLC0415 - an extra
-
         if self.encoding != "utf-8":
             data = bytes(data).decode(self.encoding).encode()
 
@@ -192,8 +185,6 @@ class _CsvParser:
         self._types = types
 
     def __call__(self, block: memoryview) -> tuple[pa.Table, list[Rejected]]:
-        import pyarrow as pa  # noqa: PLC0415 - an extra
-
         rejected: list[Rejected] = []
         try:
             return self._reader.with_types(block, self._types, rejected), rejected

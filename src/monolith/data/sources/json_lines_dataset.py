@@ -7,24 +7,16 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.batch import Batch
 from monolith.data.records.bad_records import BadRecords
 from monolith.data.records.compression import Compression
-from monolith.data.sources.arrow_columns import pyarrow_module
+from monolith.data.sources.arrow import pa, pa_json, pyarrow_module
 from monolith.data.sources.line_dataset import BLOCK_BYTES, FoundColumns, LineDataset, Rejected, bytes_of_a_task
-from monolith.data.sources.wanted_columns import (
-    fitting_columns,
-    text_columns,
-    type_to_read,
-    wanted_columns,
-    wanted_values,
-)
+from monolith.data.sources.wanted_columns import batch_of_table, fitting_columns, type_to_read, wanted_columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    import pyarrow as pa
-
+    from monolith.data.batch import Batch
     from monolith.data.file_queue.feed import Files
     from monolith.data.records.records import Records
     from monolith.data.sources.file_patterns import Paths
@@ -73,8 +65,6 @@ class JsonLinesDataset(LineDataset):
 
     def find_columns(self, path: str, head: bytes) -> FoundColumns:
         """Types by the first lines of the first file."""
-        import pyarrow as pa  # noqa: PLC0415 - an extra
-
         types, odd = types_of(head, self._columns or {})
         fitting, _ = fitting_columns(pa.schema(list(types.items())), self._columns, f"file '{path}'")
         if self._columns is None:
@@ -84,20 +74,16 @@ class JsonLinesDataset(LineDataset):
 
     def begin_file(self, path: str, blocks: LineBlocks, file_columns: FoundColumns) -> JsonReader:  # noqa: ARG002 - no header
         """Returns a reader; there is no header before the lines."""
-        import pyarrow as pa  # noqa: PLC0415 - an extra
-
         return JsonReader(pa.schema([file_columns.schema.field(name) for name in file_columns.wanted]))
 
 
 def types_of(head: bytes, columns: Mapping[str, Wanted]) -> tuple[dict[str, pa.DataType], dict[str, str]]:
     """Returns the type that each field is read as, and the fields without a common type, with their types."""
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-
     fields, odd = found_fields(head)
-    return {name: _type_to_read(columns.get(name), kind, pa) for name, kind in fields.items()}, odd
+    return {name: _type_to_read(columns.get(name), kind) for name, kind in fields.items()}, odd
 
 
-def _type_to_read(column: Wanted | None, inferred: pa.DataType, pa: Any) -> pa.DataType:
+def _type_to_read(column: Wanted | None, inferred: pa.DataType) -> pa.DataType:
     """Numbers may be read as other numbers; Arrow does not make texts of the numbers of JSON, nor the other way."""
     if column is None or not (pa.types.is_integer(inferred) or pa.types.is_floating(inferred)):
         return inferred
@@ -117,8 +103,6 @@ class JsonReader:
 
     def read(self, block: memoryview) -> pa.Table:
         """Returns the rows of some lines; raises `pa.ArrowInvalid` where one is no object, or does not fit."""
-        import pyarrow as pa  # noqa: PLC0415 - an extra
-
         if not bytes(block[:4096]).strip() and not bytes(block).strip():
             return self._schema.empty_table()
         try:
@@ -129,9 +113,6 @@ class JsonReader:
         return self._read(block, len(block) + 1)
 
     def _read(self, block: memoryview, block_size: int) -> pa.Table:
-        import pyarrow as pa  # noqa: PLC0415 - an extra
-        from pyarrow import json as pa_json  # noqa: PLC0415 - an extra
-
         return pa_json.read_json(
             pa.BufferReader(pa.py_buffer(block)),
             read_options=pa_json.ReadOptions(block_size=block_size),
@@ -194,8 +175,6 @@ def _common(kinds: Iterable[str]) -> str | None:
 
 
 def _arrow_type(kind: str) -> pa.DataType:
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-
     if kind.startswith("list of "):
         return pa.list_(_arrow_type(kind.removeprefix("list of ")))
     types = {"flag": pa.bool_(), "int": pa.int64(), "large int": pa.uint64(), "float": pa.float64()}
@@ -244,21 +223,13 @@ class JsonParser:
         Raises:
             DataLossError: more records are bad than may be skipped; names the first of them.
         """
-        import pyarrow as pa  # noqa: PLC0415 - an extra
-
         lines = [b" ".join(record.split(b"\n")) for record in records]
-        schema = self._schema_of(lines, pa)
+        schema = self._schema_of(lines)
         tables = self._tables(JsonReader(schema), lines, records, 0)
         table = pa.concat_tables(tables) if tables else schema.empty_table()
-        columns = {
-            name: wanted_values(
-                table.column(name).combine_chunks(), column, name=name, place=f"JSON records: column {name!r}"
-            )
-            for name, column in self._columns.items()
-        }
-        return Batch(columns, num_rows=table.num_rows, texts=text_columns(table.schema, self._columns))
+        return batch_of_table(table, self._columns, "JSON records")
 
-    def _schema_of(self, lines: Iterable[bytes], pa: Any) -> pa.Schema:
+    def _schema_of(self, lines: Iterable[bytes]) -> pa.Schema:
         """Types of the columns; for a field that no record had so far, what it is wanted as."""
         with self._lock:
             if len(self._types) < len(self._columns):
@@ -270,8 +241,6 @@ class JsonParser:
     def _tables(
         self, reader: JsonReader, lines: Sequence[bytes], records: Records | Sequence[bytes], first: int
     ) -> list[pa.Table]:
-        import pyarrow as pa  # noqa: PLC0415 - an extra
-
         if not lines:
             return []
         try:

@@ -6,23 +6,21 @@ import os
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from monolith.data.batch import Batch
 from monolith.data.pipeline.stage import whole_number
 from monolith.data.records.bad_records import BadRecords
 from monolith.data.records.compression import Compression, open_decompressed
-from monolith.data.sources.arrow_columns import one_array
+from monolith.data.sources.arrow import pa
 from monolith.data.sources.file_dataset import FileDataset
 from monolith.data.sources.file_set import FileSet
 from monolith.data.sources.line_blocks import LineBlocks
-from monolith.data.sources.wanted_columns import Wanted, text_columns, wanted_values
+from monolith.data.sources.wanted_columns import Wanted, batch_of_table
 from monolith.errors import DataLossError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import BinaryIO
 
-    import pyarrow as pa
-
+    from monolith.data.batch import Batch
     from monolith.data.file_queue.feed import Files
     from monolith.data.sources.file_patterns import Paths
     from monolith.data.sources.line_blocks import LineBlock
@@ -37,8 +35,6 @@ _HEAD_BYTES = 1 << 20
 
 def bytes_of_a_task(num_bytes: int) -> int:
     """Returns the bytes of a block that one thread of Arrow parses at a time: several tasks per thread, for balance."""
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-
     threads: int = pa.cpu_count()
     return max(_LEAST_OF_A_TASK, num_bytes // (_TASKS_OF_A_THREAD * threads) + 1)
 
@@ -67,7 +63,7 @@ class LineParser(Protocol):
         """Parses complete lines into rows; raises `pa.ArrowInvalid` if a value does not fit its column."""
 
 
-class LineDataset(FileDataset[Batch]):
+class LineDataset(FileDataset["Batch"]):
     """Blocks of lines of files as batches. Types are inferred once, from the head of the first file, and hold for all.
 
     Args:
@@ -290,25 +286,14 @@ class _LineRows:
 
     def batch_of(self, block: LineBlock) -> Batch | None:
         """Returns the good rows of a block; None if there are none."""
-        import pyarrow as pa  # noqa: PLC0415 - an extra
-
         tables = self.tables_of(block.data, block.line)
-        rows = sum(table.num_rows for table in tables)
-        if not rows:
+        if not any(table.num_rows for table in tables):
             return None
         table = tables[0] if len(tables) == 1 else pa.concat_tables(tables)
-        columns = {
-            name: wanted_values(
-                one_array(table.column(name)), column, name=name, place=f"file '{self._path}': column {name!r}"
-            )
-            for name, column in self._columns.items()
-        }
-        return Batch(columns, num_rows=rows, texts=text_columns(table.schema, self._columns))
+        return batch_of_table(table, self._columns, f"file '{self._path}'")
 
     def tables_of(self, data: memoryview, line: int) -> list[pa.Table]:
         """Returns the good rows of some lines."""
-        import pyarrow as pa  # noqa: PLC0415 - an extra
-
         try:
             table, rejected = self._parse(data)
         except (pa.ArrowInvalid, UnicodeDecodeError) as error:

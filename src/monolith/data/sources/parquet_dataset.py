@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from monolith.data.batch import Batch
 from monolith.data.pipeline.stage import KnownLength, whole_number
 from monolith.data.records.bad_records import BadRecords
-from monolith.data.sources.arrow_columns import pyarrow_module
+from monolith.data.sources.arrow import pa, pyarrow_module
 from monolith.data.sources.file_dataset import FileDataset
 from monolith.data.sources.file_set import FileSet
 from monolith.data.sources.wanted_columns import (
@@ -262,8 +262,6 @@ class _OpenParquet:
 
 
 def _open_local(path: str) -> Any:
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-
     try:
         return pa.OSFile(path)
     except FileNotFoundError as error:
@@ -273,8 +271,6 @@ def _open_local(path: str) -> Any:
 @contextmanager
 def _named_errors(path: str, place: str = "") -> Iterator[None]:
     """Adds the file name to errors of pyarrow."""
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-
     try:
         yield
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from monolith import ids
+from monolith.data.batch import Batch
 from monolith.data.columns import (
     INVALID_LABEL,
     Column,
@@ -32,6 +33,7 @@ from monolith.data.columns import (
     Weight,
 )
 from monolith.data.conversions import LABEL_FEATURE
+from monolith.data.sources.arrow import pa, pc
 from monolith.data.sources.arrow_columns import ColumnType, batch_column, has_place, hashes_texts
 from monolith.data.text_ids import TextColumn
 from monolith.data.tf_conversions import LINE_ID_COLUMNS
@@ -40,8 +42,6 @@ from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-
-    import pyarrow as pa
 
     from monolith.data.batch import ColumnValues
 
@@ -89,8 +89,6 @@ def label_column(array: pa.Array, num_labels: int, place: str) -> Tensor:
 
 
 def _without_nulls(array: pa.Array, value: float) -> pa.Array:
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-
     kind: Any = array.type
     if not array.null_count or not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or kind == pa.bool_()):
         return array
@@ -189,6 +187,17 @@ def wanted_values(array: pa.Array, column: Wanted, *, name: str, place: str) -> 
     return _numbers(array, column, place)
 
 
+def batch_of_table(table: pa.Table, columns: Mapping[str, Wanted], place: str, *, num_rows: int | None = None) -> Batch:
+    """Returns these columns of a table as a batch; `place` begins messages, `num_rows` is checked."""
+    values = {}
+    for name, column in columns.items():
+        chunks = table.column(name)
+        array = chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks()
+        values[name] = wanted_values(array, column, name=name, place=f"{place}: column {name!r}")
+    num_rows = table.num_rows if num_rows is None else num_rows
+    return Batch(values, num_rows=num_rows, texts=text_columns(table.schema, columns))
+
+
 def text_columns(schema: pa.Schema, columns: Mapping[str, Wanted]) -> dict[str, TextColumn]:
     """Returns the columns whose ids `wanted_values` makes of texts, and how."""
     texts = {}
@@ -203,9 +212,6 @@ def text_columns(schema: pa.Schema, columns: Mapping[str, Wanted]) -> dict[str, 
 
 
 def _ids(array: pa.Array, column: Ids, place: str) -> Ragged | Tensor:
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-    import pyarrow.compute as pc  # noqa: PLC0415 - an extra
-
     if column.separator is not None:
         if pa.types.is_nested(array.type):
             raise InvalidArgumentError(f"{place}: separator is for texts, got {array.type}; leave it out")
@@ -238,8 +244,6 @@ def _numbers(array: pa.Array, column: Column, place: str) -> Ragged | Tensor:
 
 
 def _one_list_each(array: pa.Array, kind: ColumnType, place: str) -> Ragged:
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-
     if pa.types.is_fixed_size_list(array.type):
         array = array.cast(pa.list_(array.type.value_type))
     is_there = None
@@ -269,12 +273,10 @@ def looks_like_a_number(cell: str) -> bool:
 
 def found_types(read: Callable[..., pa.Table], head: bytes, names: Sequence[str]) -> dict[str, pa.DataType]:
     """Returns the type of each column by the lines of a head; texts where there is nothing to go by."""
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-
     if not head.strip():
         return dict.fromkeys(names, pa.string())
     table = read(head, None, [])
-    types = {field.name: _found_type(field.type, pa) for field in table.schema}
+    types = {field.name: _found_type(field.type) for field in table.schema}
     # Arrow parses integers above 2^63 as floats, which would merge ids.
     doubtful = [name for name, kind in types.items() if pa.types.is_floating(kind)]
     if doubtful:
@@ -285,7 +287,7 @@ def found_types(read: Callable[..., pa.Table], head: bytes, names: Sequence[str]
     return types
 
 
-def _found_type(kind: pa.DataType, pa: Any) -> pa.DataType:
+def _found_type(kind: pa.DataType) -> pa.DataType:
     # Bytes are strings of another encoding, which is reported on read; an empty column may have strings later.
     if pa.types.is_null(kind) or pa.types.is_binary(kind):
         return pa.string()
@@ -293,9 +295,6 @@ def _found_type(kind: pa.DataType, pa: Any) -> pa.DataType:
 
 
 def _are_large_numbers(texts: pa.ChunkedArray) -> bool:
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-    import pyarrow.compute as pc  # noqa: PLC0415 - an extra
-
     present = texts.drop_null()
     if not len(present) or not pc.all(pc.match_substring_regex(present, r"^\d{1,20}$")).as_py():
         return False
@@ -310,8 +309,6 @@ def _are_large_numbers(texts: pa.ChunkedArray) -> bool:
 
 def type_to_read(column: Wanted, inferred: pa.DataType) -> pa.DataType:
     """Returns the type that a column is read as: the requested one, otherwise the inferred one."""
-    import pyarrow as pa  # noqa: PLC0415 - an extra
-
     if column in {ColumnType.TEXT, ColumnType.BYTES} or isinstance(column, FirstBytes):
         return pa.string()
     if column is ColumnType.IDS or isinstance(column, Ids):

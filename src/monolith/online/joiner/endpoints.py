@@ -33,19 +33,15 @@ class JoinInput(Protocol):
 
     def open(self, offset: JoinPosition | None) -> None:
         """Seeks to a position; None: the beginning of the input."""
-        ...
 
     def read(self, limit: int) -> Arrived:
         """Returns at most `limit` records; none if none arrived within a short time."""
-        ...
 
     def is_at_end(self) -> bool:
         """Returns whether everything available was read; False if unknown."""
-        ...
 
     def close(self) -> None:
         """Closes files and connections."""
-        ...
 
 
 class JoinOutput(Protocol):
@@ -62,15 +58,12 @@ class JoinOutput(Protocol):
         Raises:
             DataLossError: the output ends before `place`, or was not written by a joiner.
         """
-        ...
 
     def append(self, packed: bytes) -> int:
         """Appends packed examples (see `examples`) durably; returns the position after them."""
-        ...
 
     def close(self) -> None:
         """Closes files and connections."""
-        ...
 
 
 class KafkaPlace(NamedTuple):

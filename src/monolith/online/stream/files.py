@@ -42,19 +42,15 @@ class ExampleSource(Protocol):
 
     def fetch(self, limit: int, seconds: float) -> Sequence[Fetched]:
         """Returns at most `limit` examples, in the order of each partition; none if none arrived within `seconds`."""
-        ...
 
     def behind(self) -> int:
         """Returns the approximate number of bytes or messages not fetched yet."""
-        ...
 
     def is_at_end(self) -> bool:
         """Returns whether everything available was fetched; False if unknown."""
-        ...
 
     def close(self) -> None:
         """Closes files and connections."""
-        ...
 
 
 class FileExamples:
