@@ -15,8 +15,8 @@ from monolith.cli import main
 from monolith.data.batch import Batch
 from monolith.export.writer import ExportConfig
 from monolith.serving import Predictor
-from monolith.serving.prediction import ModelVersion
 from monolith.serving.request_log import AnsweredRequest, RequestLog, RequestLogConfig
+from monolith.serving.served_model import ModelVersion
 from monolith.train import Spec, Trainer, TrainerConfig
 from serving.server.serving_process import serve_while
 from serving.small_models import Ranker, make_batch

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from monolith.export.graph_file import graph_from_bytes, graph_to_bytes
+from monolith.export.graph_file import DIRECT, FeatureSlice, JoinedRows, graph_from_bytes, graph_to_bytes
 from monolith.export.graph_limits import GraphInput
-from monolith.export.graph_passes import DIRECT, FeatureSlice, JoinedRows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

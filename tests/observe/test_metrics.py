@@ -24,7 +24,7 @@ from monolith.observe import (
     process_recorder,
     set_metric_prefix,
 )
-from monolith.observe.metric_names import METRIC_PREFIX_VARIABLE
+from monolith.observe.metric_recorder import METRIC_PREFIX_VARIABLE
 
 
 @pytest.fixture

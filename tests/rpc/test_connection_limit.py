@@ -17,9 +17,9 @@ import pytest
 from failing_once import FailingOnce
 from hooks.server.certificates import Certificate, make_certificate
 from monolith.observe.process_resources import share_of_descriptors
-from monolith.rpc import connection_limit
-from monolith.rpc.connection_limit import ConnectionLimit
+from monolith.rpc import endpoints
 from monolith.rpc.credentials import ClientCredentials, ServerCredentials
+from monolith.rpc.endpoints import ConnectionLimit
 
 ENDS_HANGS = 60.0
 TOKEN = "open sesame"  # noqa: S105 - a test's own
@@ -175,7 +175,7 @@ def test_the_share_is_below_what_the_process_may_open(monkeypatch: pytest.Monkey
 def test_an_error_of_a_look_ends_neither_the_thread_nor_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     look = FailingOnce(ConnectionLimit._look, thread="connections-7")
     monkeypatch.setattr(ConnectionLimit, "_look", lambda limit, _: look(limit, 7))
-    monkeypatch.setattr(connection_limit, "_LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(endpoints, "_LOOK_SECONDS", 0.01)
     limit = ConnectionLimit(ServerCredentials())
     limit.watch(7)
     look.require_survived()

@@ -23,7 +23,7 @@ from monolith.online import DeltaPublisher
 from monolith.serving.protos import parameter_sync_pb2 as sync_messages
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.push.client import DiscoverySyncBackend, ParameterSyncClient, result_json
-from monolith.serving.push.row_parts import StoreRows, TableRows, assign_request, push_request, split_rows
+from monolith.serving.push.log_rows import StoreRows, TableRows, assign_request, push_request, split_rows
 from monolith.serving.push.target_run import PushPositions
 from monolith.serving.shards.channels import ShardChannels
 from monolith.serving.shards.replicas import shard_role

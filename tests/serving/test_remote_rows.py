@@ -36,9 +36,8 @@ from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.shards.channels import ShardChannels
 from monolith.serving.shards.gathering import HedgedRequest
 from monolith.serving.shards.remote_rows import RemoteRows
-from monolith.serving.shards.replicas import DiscoveredReplicas, ListedReplicas, shard_role
+from monolith.serving.shards.replicas import DiscoveredReplicas, ListedReplicas, ShardNumber, shard_role
 from monolith.serving.shards.served_shard import serve_shard
-from monolith.serving.shards.shard_number import ShardNumber
 from monolith.serving.tensor_messages import message_of, value_of
 from monolith.tables import LocalStore, Segment, TableConfig, TableGroup, compressors
 from serving.shard_process import ShardProcess, ShardProcesses

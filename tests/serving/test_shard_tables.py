@@ -18,8 +18,8 @@ from monolith.nn.embeddings.id_batch import IdBatchReader
 from monolith.serving.server.config import ServerConfig
 from monolith.serving.server.metrics import ServingMetrics
 from monolith.serving.shards import shard_service
+from monolith.serving.shards.replicas import ShardNumber
 from monolith.serving.shards.served_shard import serve_shard
-from monolith.serving.shards.shard_number import ShardNumber
 from monolith.serving.shards.shard_service import Registration, ShardService
 from monolith.serving.shards.shard_tables import ShardTables
 from monolith.tables import LocalStore, Segment, TableConfig, TableGroup, compressors

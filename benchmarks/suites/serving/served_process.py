@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.suites.serving.load_client import LoadClient
 from benchmarks.suites.serving.served_deepfm import NAMES
 from monolith.export.signature import DEFAULT_SIGNATURE, InputSpec, Signature
-from monolith.serving.prediction import ModelVersion, Prediction
+from monolith.serving.served_model import ModelVersion, Prediction
 from monolith.serving.server import ModelRegistry, ModelServer
 
 if TYPE_CHECKING:

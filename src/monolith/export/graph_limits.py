@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch.fx import Graph, GraphModule, Node
 
-    from monolith.export.graph_passes import JoinedRows
+    from monolith.export.graph_file import JoinedRows
 
 InputKind = Literal["weight", "constant", "rows", "column", "values", "row_splits", "joined"]
 

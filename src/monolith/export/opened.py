@@ -13,7 +13,7 @@ from monolith.errors import DataLossError, FailedPreconditionError, NotFoundErro
 from monolith.export.export_folder import ExportFolder, find_export
 from monolith.export.graph_file import graph_from_bytes
 from monolith.export.graph_limits import input_shape, require_bounded_graph
-from monolith.export.saved_tables import schema_of, tables_of
+from monolith.export.serving_rows import schema_of, tables_of
 from monolith.files import join
 from monolith.tables import shared_buckets
 from monolith.tables.local import LocalStore
@@ -23,9 +23,8 @@ from monolith.tensors import Ragged
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from monolith.export.graph_file import LoadedGraph
+    from monolith.export.graph_file import JoinedRows, LoadedGraph
     from monolith.export.graph_limits import InputShape
-    from monolith.export.graph_passes import JoinedRows
     from monolith.export.layout_spec import DenseSpec, FeatureSpec
     from monolith.export.manifest import ExportManifest, RowsPlace
     from monolith.export.signature import Signature

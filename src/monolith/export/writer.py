@@ -17,8 +17,7 @@ from monolith.export.export_folder import ENTRY, ExportFolder, versions_in
 from monolith.export.graph import ModelCall, trace
 from monolith.export.manifest import ExportKind, ExportManifest, RowsPlace
 from monolith.export.opened import CONSTANTS, EXAMPLE, WEIGHTS, graph_name
-from monolith.export.saved_tables import describe_tables, tables_of
-from monolith.export.serving_rows import copy_for_serving
+from monolith.export.serving_rows import copy_for_serving, describe_tables, tables_of
 from monolith.export.signature import DEFAULT_SIGNATURE, InputSpec, OutputSpec, Signature
 from monolith.files import is_name, join
 from monolith.tables import NUM_BUCKETS, owned_ranges, require_owners

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Self
 
 from monolith.background import PeriodicThread
 from monolith.clock import SystemClock
-from monolith.observe.metric_names import get_metric_prefix, require_text
-from monolith.observe.metric_recorder import process_recorder
+from monolith.observe.metric_recorder import get_metric_prefix, process_recorder, require_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

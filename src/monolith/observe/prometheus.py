@@ -17,8 +17,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from monolith.closing import Closing
 from monolith.errors import UnavailableError
-from monolith.observe.metric_names import MetricKind, exposition_name, family_name
-from monolith.observe.metric_recorder import TimerReading, process_recorder
+from monolith.observe.metric_recorder import MetricKind, TimerReading, exposition_name, family_name, process_recorder
 from monolith.observe.process_resources import share_of_descriptors
 
 if TYPE_CHECKING:

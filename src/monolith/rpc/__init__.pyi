@@ -13,12 +13,12 @@ from .handler import CONTROL as CONTROL
 from .handler import COORDINATOR as COORDINATOR
 from .handler import MESSAGE_BYTES as MESSAGE_BYTES
 from .handler import Send as Send
+from .handler import Status as Status
 from .handler import UnaryMethod as UnaryMethod
+from .handler import error_of as error_of
+from .handler import failure_of as failure_of
 from .handler import make_handler as make_handler
+from .handler import status_of as status_of
 from .handler import unary_handler as unary_handler
-from .status import Status as Status
-from .status import error_of as error_of
-from .status import failure_of as failure_of
-from .status import status_of as status_of
 from .tunnel import FrameRelay as FrameRelay
 from .tunnel import Tunnel as Tunnel

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from monolith import errors
 from monolith.rpc.credentials import load_grpc
 from monolith.rpc.endpoints import keep_alive, open_channel
-from monolith.rpc.handler import MESSAGE_BYTES, SERVICES, classes_of
-from monolith.rpc.status import error_of, error_of_failure
+from monolith.rpc.handler import MESSAGE_BYTES, SERVICES, classes_of, error_of, error_of_failure
 from monolith.rpc.tunnel import Tunnel
 
 if TYPE_CHECKING:

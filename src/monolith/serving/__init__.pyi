@@ -7,14 +7,14 @@ from monolith.export import allow_operations as allow_operations
 from .exporting import export as export
 from .layout import LaidOut as LaidOut
 from .layout import Layout as Layout
-from .prediction import ModelVersion as ModelVersion
-from .prediction import Prediction as Prediction
 from .predictor import Predictor as Predictor
 from .predictor import import_saved_model as import_saved_model
 from .push.client import DiscoverySyncBackend as DiscoverySyncBackend
 from .push.client import ParameterSyncClient as ParameterSyncClient
 from .push.client import result_json as result_json
 from .remote_predictor import RemotePredictor as RemotePredictor
+from .served_model import ModelVersion as ModelVersion
+from .served_model import Prediction as Prediction
 from .shards.remote_rows import FetchedRows as FetchedRows
 from .shards.remote_rows import RemoteRows as RemoteRows
 from .shards.replicas import DiscoveredReplicas as DiscoveredReplicas

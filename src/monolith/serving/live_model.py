@@ -16,7 +16,7 @@ from monolith.background import PeriodicThread
 from monolith.deltalog import DENSE_PART
 from monolith.deltalog.follow import Follower
 from monolith.errors import OpError
-from monolith.serving.prediction import ModelVersion
+from monolith.serving.served_model import ModelVersion
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

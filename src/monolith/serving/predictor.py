@@ -20,8 +20,7 @@ from monolith.export import DEFAULT_SIGNATURE
 from monolith.serving.export_versions import ExportVersions, FoundExport
 from monolith.serving.live_model import LiveModel, LiveRows, WithWeights, has_base_of_all
 from monolith.serving.loaded_model import LoadedModel
-from monolith.serving.log_readiness import lag_reason
-from monolith.serving.prediction import Prediction
+from monolith.serving.served_model import Prediction, ServedModel, lag_reason
 from monolith.serving.version_watch import VersionWatch
 from monolith.tables import LocalStore
 
@@ -34,12 +33,12 @@ if TYPE_CHECKING:
     from monolith.deltalog import Lag
     from monolith.deltalog.follow import Staleness
     from monolith.export import Signature
-    from monolith.serving.prediction import ModelVersion
     from monolith.serving.promotion.gate import PromotionGate
+    from monolith.serving.served_model import ModelVersion
     from monolith.tables import ServingRows, TableConfig
 
 
-class Predictor(Closing):
+class Predictor(ServedModel, Closing):
     """A served model. Thread-safe. Close it, or use it as a context manager.
 
     A call computes on the calling thread and on the intra-op threads of torch (`torch.set_num_threads`).
@@ -137,11 +136,6 @@ class Predictor(Closing):
         return self._live.version
 
     # Status
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether it is up to date with the log, except for a small lag."""
-        return self.why_not_ready is None
 
     @property
     def why_not_ready(self) -> str | None:

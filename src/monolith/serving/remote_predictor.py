@@ -23,8 +23,7 @@ from monolith.export import DEFAULT_SIGNATURE
 from monolith.serving.export_versions import ExportVersions
 from monolith.serving.live_model import OWN_WEIGHTS
 from monolith.serving.loaded_model import LoadedModel
-from monolith.serving.log_readiness import lag_reason
-from monolith.serving.prediction import ModelVersion, Prediction
+from monolith.serving.served_model import ModelVersion, Prediction, ServedModel, lag_reason
 from monolith.serving.shards.remote_rows import RemoteRows
 from monolith.serving.shards.row_versions import DenseSet, DenseSets
 from monolith.serving.shards.shard_tables import wire_names
@@ -51,7 +50,7 @@ _ASK_SECONDS = 1.0
 """Timeout of health checks of shards."""
 
 
-class RemotePredictor(Closing):
+class RemotePredictor(ServedModel, Closing):
     """The entry of a sharded model. Thread-safe. Close it, or use it as a context manager.
 
     Args:
@@ -148,13 +147,8 @@ class RemotePredictor(Closing):
     # Status
 
     @property
-    def is_ready(self) -> bool:
-        """Whether every shard has a ready replica, and the weights are up to date except for a small lag."""
-        return self.why_not_ready is None
-
-    @property
     def why_not_ready(self) -> str | None:
-        """Reason as a sentence; None: ready. Requests whose shards answer are answered in any case."""
+        """Why a shard has no ready replica, or the weights lag; None: ready. Requests are answered if shards answer."""
         if self._watch.stopped.is_set():
             return "it is closed"
         return self._shards_problem or lag_reason(self._follower)

@@ -27,8 +27,8 @@ from monolith.export import (
 )
 from monolith.nn.embeddings import BatchContext
 from monolith.serving.live_model import OWN_WEIGHTS
-from monolith.serving.prediction import ModelVersion, Prediction
 from monolith.serving.request import encoded_samples, for_all, typed_columns
+from monolith.serving.served_model import ModelVersion, Prediction, ServedModel
 from monolith.serving.version_watch import VersionWatch
 from monolith.tensors import Ragged
 from monolith.train import Trainer, TrainerConfig
@@ -48,7 +48,7 @@ _CLOSE_SECONDS = 10.0
 """How long `close` waits for running calls."""
 
 
-class TaskModel(Closing):
+class TaskModel(ServedModel, Closing):
     """A task served from the newest checkpoint of its model directory. Thread-safe.
 
     A newer checkpoint is served once it is restored, without a failing call; until then both are in memory. Tables hold
@@ -146,11 +146,6 @@ class TaskModel(Closing):
     # Status
 
     @property
-    def is_ready(self) -> bool:
-        """Whether the model is open."""
-        return not self._watch.stopped.is_set()
-
-    @property
     def why_not_ready(self) -> str | None:
         """Reason as a sentence; None: ready."""
         return "it is closed" if self._watch.stopped.is_set() else None
@@ -159,11 +154,6 @@ class TaskModel(Closing):
     def problem(self) -> str | None:
         """Why a newer checkpoint is not served; None: no problem."""
         return self._watch.problem
-
-    @property
-    def staleness(self) -> None:
-        """Always None: no log is followed."""
-        return
 
     @property
     def num_rows(self) -> int:

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from monolith.export.signature import InputSpec
-from monolith.serving.prediction import ModelVersion
 from monolith.serving.request_log import AnsweredRequest
+from monolith.serving.served_model import ModelVersion
 from monolith.tensors import Ragged
 
 IDS = InputSpec(kind="ids", dtype="int64", shape=(None,))

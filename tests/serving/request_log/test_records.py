@@ -14,9 +14,9 @@ from monolith.data.protos.example_pb2 import Example, ExampleBatch
 from monolith.data.protos.instance_pb2 import Instance
 from monolith.errors import DataLossError
 from monolith.online.joiner.events import decode_event
-from monolith.serving.prediction import ModelVersion
 from monolith.serving.request_log import AnsweredRequest
 from monolith.serving.request_log.records import records_of
+from monolith.serving.served_model import ModelVersion
 from monolith.tensors import Ragged
 from serving.request_log.answered_requests import IDS, answered, plain
 

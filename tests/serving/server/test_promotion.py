@@ -124,7 +124,7 @@ def test_requests_without_an_id_are_divided_by_chance(
     served = serve()
     served.told("canary", version=1, share=0.3)
     drawn = iter([0.29, 0.31, 0.0, 0.99])
-    monkeypatch.setattr("monolith.serving.server.canary.random.random", lambda: next(drawn))
+    monkeypatch.setattr("monolith.serving.server.registry.random.random", lambda: next(drawn))
     assert [served.answer()[0] for _ in range(4)] == [1, 2, 1, 2]
 
 

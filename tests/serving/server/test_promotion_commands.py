@@ -11,7 +11,7 @@ import pytest
 
 from monolith.errors import DataLossError
 from monolith.serving.server import ModelRegistry, ModelServer
-from monolith.serving.server.commands import require_commander
+from monolith.serving.server.http.rest import require_commander
 from monolith.testing import SmallModel
 from serving.server.promoted_server import SCORES, Served
 from serving.server.test_rest import ask

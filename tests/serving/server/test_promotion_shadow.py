@@ -12,7 +12,7 @@ import torch
 
 from monolith.serving.server import ModelRegistry, ModelServer, RequestQueueConfig
 from monolith.serving.server import shadow as shadow_module
-from monolith.serving.server.canary import Choice
+from monolith.serving.server.registry import Choice
 from monolith.testing import SmallModel
 from serving.server.promoted_models import PATIENCE, wait_until
 from serving.server.test_rest import ONE, PATH, ask

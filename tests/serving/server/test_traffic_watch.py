@@ -10,7 +10,7 @@ import torch
 
 from monolith.errors import NotFoundError
 from monolith.observe import MetricClient, MetricRecorder
-from monolith.serving.prediction import ModelVersion, Prediction
+from monolith.serving.served_model import ModelVersion, Prediction
 from monolith.serving.server.metrics import (
     HALF_LIFE_SECONDS,
     WINDOW_SECONDS,

@@ -2,7 +2,7 @@
 
 Read `promotion.py` first: it executes commands. `version_keeper.py` loads and frees versions of one model, which are
 served by a `ModelRegistry`; `state.py` stores the decisions of operators; `gate.py` checks exports and, with
-`DenseGate` of `live_model.py`, weights of the delta log. The server splits the requests: see `canary.py` and
+`DenseGate` of `live_model.py`, weights of the delta log. The server splits the requests: see `registry.py` and
 `shadow.py` there.
 """
 

@@ -10,9 +10,8 @@ from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFo
 from monolith.serving.promotion.state import ModelState, PromotionFile
 from monolith.serving.promotion.version_keeper import VersionManager
 from monolith.serving.promotion.version_source import ExportVersionSource
-from monolith.serving.server.canary import Canary, Choice
 from monolith.serving.server.metrics import ServingMetrics
-from monolith.serving.server.registry import STABLE
+from monolith.serving.server.registry import STABLE, Canary, Choice
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

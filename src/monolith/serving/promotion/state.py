@@ -11,7 +11,7 @@ from typing import Any
 
 from monolith.errors import DataLossError
 from monolith.files import named_errors, replaced_file
-from monolith.serving.server.canary import Canary, Choice
+from monolith.serving.server.registry import Canary, Choice
 
 _FORMAT = "monolith-promotion"
 _VERSION = 1

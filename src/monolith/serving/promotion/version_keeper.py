@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from monolith.serving.promotion.gate import PromotionGate
     from monolith.serving.promotion.state import ModelState, PromotionFile
     from monolith.serving.promotion.version_source import VersionSource
-    from monolith.serving.server.model import ServedModel
+    from monolith.serving.served_model import ServedModel
     from monolith.serving.server.registry import ModelRegistry
 
 _log = logging.getLogger(__name__)

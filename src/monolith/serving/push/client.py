@@ -19,12 +19,10 @@ from monolith.config import Config, config, require_positive
 from monolith.deltalog import DeltaLog
 from monolith.errors import InvalidArgumentError, OpError, UnavailableError
 from monolith.serving.protos.parameter_sync_pb2 import PushResponse, PushResult
-from monolith.serving.push.log_rows import LogRows
-from monolith.serving.push.row_parts import PART_BYTES
+from monolith.serving.push.log_rows import PART_BYTES, LogRows
 from monolith.serving.push.target_run import PushPositions, Sending, TargetRun
 from monolith.serving.shards.channels import ShardChannels
-from monolith.serving.shards.replicas import shard_role
-from monolith.serving.shards.shard_number import ShardNumber, shard_model
+from monolith.serving.shards.replicas import ShardNumber, shard_model, shard_role
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +30,7 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.cluster.discovery import ServiceDiscovery
     from monolith.rpc import ClientCredentials
-    from monolith.serving.push.row_parts import PushSignature
+    from monolith.serving.push.log_rows import PushSignature
     from monolith.tables import TableConfig
 
 _log = logging.getLogger(__name__)

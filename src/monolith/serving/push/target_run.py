@@ -25,7 +25,7 @@ from monolith.errors import (
     UnimplementedError,
 )
 from monolith.files import replaced_file
-from monolith.serving.push.row_parts import assign_request, keys_request, removed_rows, split_rows
+from monolith.serving.push.log_rows import assign_request, keys_request, removed_rows, split_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from monolith.clock import Clock
     from monolith.deltalog import Base
     from monolith.serving.protos.prediction_service_pb2 import PredictRequest
-    from monolith.serving.push.log_rows import BaseRows, LogRows
-    from monolith.serving.push.row_parts import PushSignature, StoreRows
+    from monolith.serving.push.log_rows import BaseRows, LogRows, PushSignature, StoreRows
     from monolith.serving.shards.channels import ShardAnswer, ShardChannels
 
 _log = logging.getLogger(__name__)

@@ -26,8 +26,7 @@ from monolith.serving.protos.tensor_pb2 import DT_STRING
 from monolith.serving.request import VALUES, values_of_texts
 from monolith.serving.server.http.json_answer import METHOD, REFUSED_CODE, number_of, status_message, version_text
 from monolith.serving.server.model_threads import Answer
-from monolith.serving.server.request_core import Target, deadline_error
-from monolith.serving.server.statuses import refusal_of
+from monolith.serving.server.request_core import Target, deadline_error, refusal_of
 from monolith.serving.tensor_messages import message_of, shape_message, strings_of, value_of
 from monolith.serving.wire_methods import (
     METHODS,

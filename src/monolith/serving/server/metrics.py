@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
     from monolith.observe import MetricRecorder
-    from monolith.serving.prediction import Prediction
     from monolith.serving.promotion.gate import GateVerdict
-    from monolith.serving.server.model import ShownModel
+    from monolith.serving.served_model import Prediction, ShownModel
     from monolith.serving.server.registry import ModelRegistry
     from monolith.serving.server.shadow import Compared
 

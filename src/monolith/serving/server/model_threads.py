@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from monolith.clock import Clock
-    from monolith.serving.prediction import ModelVersion
     from monolith.serving.request import Column
+    from monolith.serving.served_model import ModelVersion, ServedModel
     from monolith.serving.server.metrics import ServingMetrics
-    from monolith.serving.server.model import ServedModel
     from monolith.serving.server.registry import RegisteredModel
     from monolith.serving.server.request_queue import RequestQueueConfig
 

@@ -2,21 +2,60 @@
 
 from __future__ import annotations
 
+import hashlib
+import random
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError
-from monolith.serving.log_readiness import why_stale
-from monolith.serving.server.canary import Choice
+from monolith.serving.served_model import why_stale
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from monolith.serving.server.canary import Canary
-    from monolith.serving.server.commands import Commands
-    from monolith.serving.server.model import ServedModel
+    from monolith.serving.promotion.promotion import Promotion
+    from monolith.serving.served_model import ServedModel
     from monolith.serving.server.shadow import ShadowTally
+
+
+class Choice(NamedTuple):
+    """A version, by its number or by its current label."""
+
+    version: int | None = None
+    label: str | None = None
+
+    def __str__(self) -> str:
+        return f"version {self.version}" if self.label is None else f"label {self.label!r}"
+
+
+class Canary(NamedTuple):
+    """The share of the requests without a version that goes to a canary, and its version.
+
+    >>> canary = Canary(Choice(version=6), 0.25)
+    >>> sum(canary.takes("ranker", f"user-{number}") for number in range(1000))
+    274
+    >>> wider = canary._replace(share=0.5)
+    >>> all(wider.takes("ranker", each) for each in map(str, range(1000)) if canary.takes("ranker", each))
+    True
+    """
+
+    target: Choice
+    share: float
+    """From 0 to 1."""
+
+    def takes(self, model: str, request_id: str | None) -> bool:
+        """Returns whether the canary gets a request: deterministic for an id, random without one.
+
+        A larger share includes the ids of a smaller one. The name of the model is part of the hash, so that the
+        canaries of several models do not all get the same users.
+        """
+        if request_id is None:
+            return random.random() < self.share  # noqa: S311 - not security
+        said = f"{model}\0{request_id}".encode("utf-8", "surrogateescape")
+        digest = hashlib.blake2b(said, digest_size=8).digest()
+        return int.from_bytes(digest, "big") < self.share * 2**64
+
 
 STABLE = "stable"
 """Label of the default version; without it the newest version is the default."""
@@ -59,7 +98,7 @@ class ModelRegistry:
         self._leaving: list[threading.Thread] = []
         self.shadow_tallies: dict[str, ShadowTally] = {}
         """Model -> statistics of its shadow, updated by the `ShadowScorer`."""
-        self.commands: Commands | None = None
+        self.commands: Promotion | None = None
         """Executor of promotion commands; None: commands are not accepted."""
 
     def add(self, name: str, model: ServedModel) -> int:

@@ -1,9 +1,9 @@
 from .replicas import DiscoveredReplicas as DiscoveredReplicas
 from .replicas import ListedReplicas as ListedReplicas
 from .replicas import Replicas as Replicas
+from .replicas import ShardNumber as ShardNumber
+from .replicas import shard_model as shard_model
 from .replicas import shard_role as shard_role
 from .served_shard import serve_shard as serve_shard
-from .shard_number import ShardNumber as ShardNumber
-from .shard_number import shard_model as shard_model
 from .shard_service import Registration as Registration
 from .shard_service import ShardService as ShardService

@@ -23,9 +23,8 @@ from monolith.errors import InternalError, InvalidArgumentError, OpError
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.shards.channels import ShardChannels
 from monolith.serving.shards.gathering import HedgedRequest, ShardFanOut, ShardQuestion
-from monolith.serving.shards.replicas import ListedReplicas
+from monolith.serving.shards.replicas import ListedReplicas, shard_model
 from monolith.serving.shards.row_versions import merged_versions
-from monolith.serving.shards.shard_number import shard_model
 from monolith.serving.shards.shard_tables import LOOKUP
 from monolith.serving.tensor_messages import message_of, value_of
 from monolith.tables import owned_ranges

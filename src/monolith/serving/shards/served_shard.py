@@ -14,9 +14,8 @@ from monolith.export import open_export, versions_in
 from monolith.files import join
 from monolith.online import Follower
 from monolith.serving.live_model import OWN_WEIGHTS, has_base_of_all, sparse_version
-from monolith.serving.log_readiness import lag_reason, why_stale
-from monolith.serving.prediction import ModelVersion
-from monolith.serving.shards.shard_number import ShardNumber
+from monolith.serving.served_model import ModelVersion, ShownModel, lag_reason, why_stale
+from monolith.serving.shards.replicas import ShardNumber
 from monolith.serving.shards.shard_server import GRACE_SECONDS, ShardServer
 from monolith.serving.shards.shard_tables import HeldRows, ShardTables
 from monolith.serving.version_watch import VersionWatch
@@ -45,7 +44,7 @@ def readable_tables(schema: Schema, *, store: str, skip_zero: bool = False) -> d
     return {name: replace(table, skip_zero=skip_zero) for name, table in serving_tables(schema).items()}
 
 
-class ServedShard(Closing):
+class ServedShard(ShownModel, Closing):
     """A running shard that follows a log. A context manager."""
 
     def __init__(
@@ -66,11 +65,6 @@ class ServedShard(Closing):
         """Minimum version of the next answer."""
         sparse = {} if self.follower is None else sparse_version(self.follower)
         return ModelVersion(self._rows.newest.version, OWN_WEIGHTS, sparse)
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether the shard is ready."""
-        return self.why_not_ready is None
 
     @property
     def why_not_ready(self) -> str | None:

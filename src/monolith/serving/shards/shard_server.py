@@ -17,7 +17,7 @@ from monolith.config import Config, config, require_positive
 from monolith.errors import InternalError, InvalidArgumentError, NotFoundError, OpError, UnavailableError
 from monolith.rpc import RpcServer, ServerCredentials, UnaryMethod, load_grpc, unary_handler
 from monolith.serving.protos import prediction_service_pb2 as messages
-from monolith.serving.shards.shard_number import shard_model
+from monolith.serving.shards.replicas import shard_model
 from monolith.serving.tensor_messages import message_of, value_of
 from monolith.serving.wire_methods import METHODS, MODEL_SERVICE, PREDICTION_SERVICE, add_health
 

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from monolith.errors import UnauthenticatedError
-from monolith.serving.server.statuses import refusal_of
+from monolith.serving.server.request_core import refusal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -8,6 +8,7 @@ seconds, and ``retry-after-ms``.
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import math
 import re
@@ -17,8 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-from monolith.errors import InvalidArgumentError, UnauthenticatedError, UnimplementedError
-from monolith.serving.server.commands import VERBS, parse_command, require_commander
+from monolith.errors import InvalidArgumentError, PermissionDeniedError, UnauthenticatedError, UnimplementedError
 from monolith.serving.server.http.json_answer import encode_answer, metadata_of, status_of, version_text
 from monolith.serving.server.http.json_request import parse_request
 from monolith.serving.server.http.message import HttpError, HttpResponse, error_response
@@ -226,3 +226,50 @@ def _command(name: str | None, verb: str | None) -> Route:
     if verb is not None and verb not in VERBS:
         raise HttpError(404, f"there is no command {verb!r}; commands are: {', '.join(VERBS)}")
     return Route("promotion", Target(name or ""), "GET" if verb is None else "POST", verb)
+
+
+VERBS = ("label", "canary", "shadow", "rollback", "resume")
+_JSON = b"application/json"
+
+
+def require_commander(client: str | None, headers: Mapping[bytes, bytes], *, knows_callers: bool) -> None:
+    """Checks that a client may send commands.
+
+    Args:
+        client: Address of the client.
+        headers: Headers of the request.
+        knows_callers: Whether callers had to show a token or a certificate.
+    """
+    if knows_callers:
+        return
+    if not _is_own_machine(client):
+        raise PermissionDeniedError(
+            "commands change the answers of all clients, and this server requires no token: it accepts them only from"
+            " its own machine; start it with --token_file"
+        )
+    if b"origin" in headers:
+        raise PermissionDeniedError(
+            "this server requires no token, and accepts no commands from web pages; start it with --token_file"
+        )
+
+
+def parse_command(body: bytes, headers: Mapping[bytes, bytes]) -> dict[str, Any]:
+    """Parses the fields of a command."""
+    if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != _JSON:
+        raise InvalidArgumentError("a command must have content-type: application/json")
+    try:
+        fields = json.loads(body or b"{}")
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgumentError(f"a command must be JSON: {error}") from None
+    if not isinstance(fields, dict):
+        raise InvalidArgumentError(f"a command must be a JSON object, got {type(fields).__name__}")
+    return fields
+
+
+def _is_own_machine(client: str | None) -> bool:
+    try:
+        address = ipaddress.ip_address(client or "")
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
