@@ -14,7 +14,7 @@ import torch
 
 from monolith.cli import main
 from monolith.deltalog import DeltaLog, rows_part
-from monolith.deltalog.publish.store_publisher import Trained
+from monolith.deltalog.publish import Trained
 from monolith.files import LocalStorage
 from monolith.online import DeltaPublisher, Follower
 from monolith.tables import LocalStore, Segment, TableConfig, TableGroup, compressors, row_optimizers

@@ -13,8 +13,8 @@ import pytest
 from failing_once import FailingOnce
 from monolith.deltalog import DeltaLog, GapError, rows_part
 from monolith.deltalog.follow import follower as follower_module
+from monolith.deltalog.publish import Trained
 from monolith.deltalog.publish.local_publisher import LocalPublisher
-from monolith.deltalog.publish.store_publisher import Trained
 from monolith.errors import AbortedError, DataLossError, NotFoundError, OpError, PermissionDeniedError
 from monolith.online import DeltaPublisher, Follower
 from monolith.tables import LocalStore, Segment, TableConfig, TableGroup

@@ -14,9 +14,8 @@ from monolith.checkpoint import Saver, TrainState
 from monolith.checkpoint.tensor_file import tensors_to_bytes
 from monolith.deltalog import Base, DeltaLog, GapError, rows_part
 from monolith.deltalog.follow.base_state import stores_of_log
-from monolith.deltalog.publish.log_position import POSITION_NAME
-from monolith.deltalog.publish.publisher import add_checkpoint_base
-from monolith.deltalog.publish.store_publisher import Trained
+from monolith.deltalog.publish import Trained
+from monolith.deltalog.publish.log_position import POSITION_NAME, add_checkpoint_base
 from monolith.errors import InvalidArgumentError, NotFoundError
 from monolith.nn import Embeddings, Slot
 from monolith.online import DeltaPublisher, Follower

@@ -17,9 +17,9 @@ from failing_once import FailingOnce
 from monolith import _core
 from monolith.checkpoint import Saver, TrainState
 from monolith.deltalog import DENSE_PART, DeltaLog, GapError, rows_part
+from monolith.deltalog.publish import Trained, serving_schema
 from monolith.deltalog.publish.erasing import erase_from_checkpoint
 from monolith.deltalog.publish.log_position import POSITION_NAME, LogPosition
-from monolith.deltalog.publish.store_publisher import Trained, serving_schema
 from monolith.errors import (
     AbortedError,
     FailedPreconditionError,

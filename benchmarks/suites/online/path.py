@@ -15,7 +15,7 @@ from benchmarks.suites.online.follower_process import follower_process
 from monolith.cli._bench import ours, workload
 from monolith.cli._bench.measurement import Measurement, Sense, median_ratio, spread
 from monolith.cli._bench.timing import percentile, quiet_collector
-from monolith.deltalog.publish.store_publisher import Trained
+from monolith.deltalog.publish import Trained
 from monolith.online import DeltaPublisher, Follower
 from monolith.tables import LocalStore
 

@@ -167,7 +167,8 @@ class PartWriter(Closing):
     ) -> None:
         self.part = part
         self._transport = transport
-        self._schema = schema
+        self._schema_text = "" if schema is None else schema.text
+        self._schema_digest = 0 if schema is None else schema.digest
         self._clock = clock or SystemClock()
         self._writer = secrets.randbits(63)
         self._needs = dict(needs or {})
@@ -241,7 +242,6 @@ class PartWriter(Closing):
 
         def opening(claim: Claim) -> bytes:
             claimed.append(claim)
-            text = b"" if self._schema is None else self._schema.text.encode()
             return self._increment(
                 kind=IncrementKind.OPENING,
                 number=claim.number,
@@ -250,7 +250,7 @@ class PartWriter(Closing):
                 needs=self._needs,
                 base=self._base,
                 follows=claim.follows,
-                payload=text,
+                payload=self._schema_text.encode(),
             ).encode()
 
         self._appender = self._transport.open(self.part, opening, after_writer=after_writer)
@@ -261,7 +261,7 @@ class PartWriter(Closing):
         return Increment(
             part=self.part,
             writer=self._writer,
-            schema_digest=0 if self._schema is None else self._schema.digest,
+            schema_digest=self._schema_digest,
             published_ms=int(1000 * self._clock.now()),
             **fields,
         )

@@ -49,7 +49,7 @@ class DeltaPublishHook(Hook):
         publisher = DeltaPublisher(
             state.stores,
             self._log,
-            dense=(lambda: _dense_weights(session)) if self._publish_dense else None,
+            dense=(lambda: _dense_weights(state.model)) if self._publish_dense else None,
             step_lock=session.step_lock,
             on_replaced=session.request_stop,
             **self._options,
@@ -83,9 +83,8 @@ class DeltaPublishHook(Hook):
         self.publisher.tally.add(Trained(examples, oldest, newest, session.global_step, stamps))
 
 
-def _dense_weights(session: HookedSession) -> Mapping[str, Tensor]:
+def _dense_weights(model: nn.Module | None) -> Mapping[str, Tensor]:
     """Returns weights and buffers, such as normalisation statistics: a model needs both to predict identically."""
-    model = session.state.model
     if model is None:
         return {}
     weights = {name: parameter.detach() for name, parameter in model.named_parameters()}

@@ -5,8 +5,8 @@ from .log_position import POSITION_NAME as POSITION_NAME
 from .log_position import LogPosition as LogPosition
 from .publisher import DeltaPublisher as DeltaPublisher
 from .publisher import PublisherConfig as PublisherConfig
+from .publisher import Trained as Trained
 from .store_publisher import PublishedRows as PublishedRows
 from .store_publisher import StorePublisher as StorePublisher
 from .store_publisher import StorePublishingConfig as StorePublishingConfig
-from .store_publisher import Trained as Trained
 from .store_publisher import serving_schema as serving_schema

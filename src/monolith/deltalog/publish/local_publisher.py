@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from monolith.deltalog import DeltaLog, PartWriter
     from monolith.deltalog.publish.log_position import LogPosition
-    from monolith.deltalog.publish.store_publisher import Trained
+    from monolith.deltalog.publish.publisher import Trained
     from monolith.tables import ChangeReader, Store
 
 _log = logging.getLogger(__name__)

@@ -1,16 +1,23 @@
-"""The position of a delta log at the cut of a checkpoint, as stored in the checkpoint."""
+"""The position of a delta log at the cut of a checkpoint, stored in it; the checkpoint becomes a base of the log."""
 
 from __future__ import annotations
 
 import json
 import logging
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from monolith.checkpoint import SavedState, checkpoint_exists
+from monolith.deltalog import Base, store_of
+from monolith.files import basename
 from monolith.tables import ChangePosition
+from monolith.tables.snapshot import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from monolith.deltalog import DeltaLog
 
 _log = logging.getLogger(__name__)
 
@@ -78,3 +85,59 @@ class LogPosition:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             _log.warning("ignoring a saved position in a delta log that cannot be parsed: %r", error)
             return None
+
+
+def add_checkpoint_base(log: DeltaLog, path: str) -> Base | None:
+    """Adds a checkpoint of the run that writes a log as a base; removes bases whose checkpoints were deleted.
+
+    Args:
+        log: Log of the run.
+        path: The prefix of the checkpoint.
+
+    Returns:
+        The base; None if the checkpoint does not contain the position of the log, or no part of it.
+
+    Raises:
+        NotFoundError: the checkpoint does not exist.
+        OpError: the log is unreachable.
+    """
+    base = _base_of(log, path)
+    if base is not None:
+        log.add_base(base)
+    for existing in log.bases():
+        if existing.kind == "checkpoint" and not checkpoint_exists(existing.path):
+            log.remove_base(existing.name)
+    return base
+
+
+def _base_of(log: DeltaLog, path: str) -> Base | None:
+    saved = SavedState(path)
+    manifest = saved.manifest
+    position = LogPosition.of_checkpoint(manifest.positions, place=log.place, step=manifest.step)
+    if position is None:
+        return None
+    buckets = {}
+    for store, tables in manifest.tables.items():
+        with closing(open_source(saved.folder.place(tables.folder))) as source:
+            buckets[store] = source.manifest.buckets
+    numbers = {part: number for part, number in position.numbers.items() if _is_held(part, buckets)}
+    if not numbers:
+        return None
+    return Base(
+        name=f"checkpoint-{basename(path)}",
+        kind="checkpoint",
+        path=path,
+        numbers=numbers,
+        stores={store: store for store in buckets},
+        created_ms=int(1000 * manifest.created),
+        step=manifest.step,
+    )
+
+
+def _is_held(part: str, buckets: dict[str, range]) -> bool:
+    """Returns whether the checkpoint has all rows of a part; it always has the dense weights."""
+    rows = store_of(part)
+    if rows is None:
+        return True
+    held = buckets.get(rows[0])
+    return held is not None and held.start <= rows[1].start and rows[1].stop <= held.stop

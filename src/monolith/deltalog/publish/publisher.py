@@ -9,29 +9,24 @@ from __future__ import annotations
 
 import logging
 import threading
-from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Any, Self
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 from monolith.background import END, Backoff, End, PeriodicThread
-from monolith.checkpoint import SavedState, checkpoint_exists, tensors_to_bytes
+from monolith.checkpoint import tensors_to_bytes
 from monolith.clock import SystemClock
 from monolith.config import Config, config, require_positive
-from monolith.deltalog import DENSE_PART, Base, DeltaLog, IncrementKind, store_of
+from monolith.deltalog import DENSE_PART, DeltaLog, IncrementKind
 from monolith.deltalog.publish.local_publisher import LocalPublisher
-from monolith.deltalog.publish.log_position import LogPosition
+from monolith.deltalog.publish.log_position import LogPosition, add_checkpoint_base
 from monolith.deltalog.publish.store_publisher import (
     RECORD_BYTES,
-    ExamplesTally,
     PublishedRows,
     StorePublishingConfig,
-    Tally,
-    Trained,
     named_stores,
 )
 from monolith.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, NotFoundError, OpError
-from monolith.files import basename
 from monolith.tables import ALL_BUCKETS, ChangePosition
-from monolith.tables.snapshot import open_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,7 +37,7 @@ if TYPE_CHECKING:
     from monolith.deltalog import PartWriter
     from monolith.deltalog.publish.store_publisher import StorePublisher
     from monolith.hook import StepLock
-    from monolith.tables import ChangeReader, Store
+    from monolith.tables import BatchStamp, ChangeReader, Store
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +46,57 @@ LONGEST_PAUSE = 10.0
 """Maximum seconds between two attempts while the log is unreachable."""
 LOCK_SECONDS = 0.05
 """How long a round waits for the step lock to copy dense weights, in seconds."""
+
+
+class Trained(NamedTuple):
+    """Summary of a range of steps."""
+
+    examples: int = 0
+    oldest_event_ms: int = 0
+    """Unix milliseconds; 0: unknown."""
+    newest_event_ms: int = 0
+    step: int = 0
+    """Total number of steps trained."""
+    stamps: Mapping[int, BatchStamp] = {}
+    """Worker -> its last batch."""
+
+    def before(self, later: Trained) -> Trained:
+        """Merges this range with the one that follows it."""
+        known = [time for time in (self.oldest_event_ms, later.oldest_event_ms) if time]
+        return Trained(
+            self.examples + later.examples,
+            min(known, default=0),
+            max(self.newest_event_ms, later.newest_event_ms),
+            max(self.step, later.step),
+            {**self.stamps, **later.stamps},
+        )
+
+
+class Tally(Protocol):
+    """Source of the counts of what was trained. Thread-safe."""
+
+    def take(self) -> Trained:
+        """Returns what was trained since the last call."""
+        ...
+
+
+class ExamplesTally:
+    """Accumulator of trained examples and steps, emptied by the publisher. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open = Trained()
+
+    def add(self, trained: Trained) -> None:
+        """Adds a step."""
+        with self._lock:
+            self._open = self._open.before(trained)
+
+    def take(self) -> Trained:
+        """Returns what was added since the last call."""
+        with self._lock:
+            taken, self._open = self._open, Trained(step=self._open.step, stamps=self._open.stamps)
+        return taken
 
 
 @config
@@ -348,59 +394,3 @@ class DeltaPublisher:
                 self._config.on_replaced()
             return END
         return max(0.0, begun + self._config.interval - self._clock.monotonic())
-
-
-def add_checkpoint_base(log: DeltaLog, path: str) -> Base | None:
-    """Adds a checkpoint of the run that writes a log as a base; removes bases whose checkpoints were deleted.
-
-    Args:
-        log: Log of the run.
-        path: The prefix of the checkpoint.
-
-    Returns:
-        The base; None if the checkpoint does not contain the position of the log, or no part of it.
-
-    Raises:
-        NotFoundError: the checkpoint does not exist.
-        OpError: the log is unreachable.
-    """
-    base = _base_of(log, path)
-    if base is not None:
-        log.add_base(base)
-    for existing in log.bases():
-        if existing.kind == "checkpoint" and not checkpoint_exists(existing.path):
-            log.remove_base(existing.name)
-    return base
-
-
-def _base_of(log: DeltaLog, path: str) -> Base | None:
-    saved = SavedState(path)
-    manifest = saved.manifest
-    position = LogPosition.of_checkpoint(manifest.positions, place=log.place, step=manifest.step)
-    if position is None:
-        return None
-    buckets = {}
-    for store, tables in manifest.tables.items():
-        with closing(open_source(saved.folder.place(tables.folder))) as source:
-            buckets[store] = source.manifest.buckets
-    numbers = {part: number for part, number in position.numbers.items() if _is_held(part, buckets)}
-    if not numbers:
-        return None
-    return Base(
-        name=f"checkpoint-{basename(path)}",
-        kind="checkpoint",
-        path=path,
-        numbers=numbers,
-        stores={store: store for store in buckets},
-        created_ms=int(1000 * manifest.created),
-        step=manifest.step,
-    )
-
-
-def _is_held(part: str, buckets: dict[str, range]) -> bool:
-    """Returns whether the checkpoint has all rows of a part; it always has the dense weights."""
-    rows = store_of(part)
-    if rows is None:
-        return True
-    held = buckets.get(rows[0])
-    return held is not None and held.start <= rows[1].start and rows[1].stop <= held.stop

@@ -1,15 +1,13 @@
-"""`StorePublisher`, the publisher of one store to a delta log, and what it publishes.
+"""`StorePublisher`, the publisher of one store to a delta log.
 
 There is one for each place of rows: `LocalPublisher` for those of this process, `ShardedPublisher` for those of a rank
 (`collective`), and `RemotePublisher` for those on servers (`ps`), each of which runs a `HostedPublisher`.
 
-Stores have the names that the log and the checkpoints of a run use. Rows are compressed for serving. `ExamplesTally`
-counts what was trained since the last increment: the number of examples, and the time of the oldest event.
+Stores have the names that the log and the checkpoints of a run use. Rows are compressed for serving.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
@@ -19,7 +17,8 @@ from monolith.tables import Schema
 if TYPE_CHECKING:
     from monolith.deltalog import DeltaLog
     from monolith.deltalog.publish.log_position import LogPosition
-    from monolith.tables import BatchStamp, ChangePosition, Store
+    from monolith.deltalog.publish.publisher import Trained
+    from monolith.tables import ChangePosition, Store
 
 ONE_STORE = "model"
 RECORD_BYTES = 32 << 20
@@ -36,57 +35,6 @@ def named_stores(stores: Store | Mapping[str, Store]) -> dict[str, Store]:
 def serving_schema(schema: Schema) -> Schema:
     """Returns the schema of the serving rows of a store, which its follower has as well."""
     return Schema(tuple(replace(table, serving=True) for table in schema.tables))
-
-
-class Trained(NamedTuple):
-    """Summary of a range of steps."""
-
-    examples: int = 0
-    oldest_event_ms: int = 0
-    """Unix milliseconds; 0: unknown."""
-    newest_event_ms: int = 0
-    step: int = 0
-    """Total number of steps trained."""
-    stamps: Mapping[int, BatchStamp] = {}
-    """Worker -> its last batch."""
-
-    def before(self, later: Trained) -> Trained:
-        """Merges this range with the one that follows it."""
-        known = [time for time in (self.oldest_event_ms, later.oldest_event_ms) if time]
-        return Trained(
-            self.examples + later.examples,
-            min(known, default=0),
-            max(self.newest_event_ms, later.newest_event_ms),
-            max(self.step, later.step),
-            {**self.stamps, **later.stamps},
-        )
-
-
-class Tally(Protocol):
-    """Source of the counts of what was trained. Thread-safe."""
-
-    def take(self) -> Trained:
-        """Returns what was trained since the last call."""
-        ...
-
-
-class ExamplesTally:
-    """Accumulator of trained examples and steps, emptied by the publisher. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open = Trained()
-
-    def add(self, trained: Trained) -> None:
-        """Adds a step."""
-        with self._lock:
-            self._open = self._open.before(trained)
-
-    def take(self) -> Trained:
-        """Returns what was added since the last call."""
-        with self._lock:
-            taken, self._open = self._open, Trained(step=self._open.step, stamps=self._open.stamps)
-        return taken
 
 
 class StorePublisher(Protocol):

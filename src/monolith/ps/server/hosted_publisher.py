@@ -185,7 +185,7 @@ class HostedPublisher:
 
 
 class StampTally:
-    """`deltalog.publish.store_publisher.Tally` from the stamps of rows, all that a server receives about batches.
+    """`deltalog.publish.publisher.Tally` from the stamps of rows, all that a server receives about batches.
 
     If a worker sent one batch since the last call, and its input position has the event times of that batch, as
     positions of a stream do, these are the oldest and the newest time. Otherwise the oldest time is estimated from the
