@@ -24,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "scripts"))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from checkpoint.zygote import Zygote
+from forked_starts import ForkingProcess
 from leak_check import holdings, left_behind
 from monolith import environment
 from parity_ledger import claimed_tests
@@ -109,16 +110,31 @@ def project_root() -> Path:
 
 
 @pytest.fixture(scope="session")
-def programs() -> Iterator[Programs]:
-    """Runs programs that need not import torch and the package each for itself."""
-    with Programs() as running:
-        yield running
+def forking() -> Iterator[ForkingProcess]:
+    """Forks Python programs that need not import torch and the package each for itself."""
+    with ForkingProcess.started() as process:
+        yield process
+
+
+@pytest.fixture
+def forked_starts(forking: ForkingProcess) -> Iterator[None]:
+    """Python programs that the test starts are forks; so are those that they start."""
+    with forking.forked_starts(depth=1):
+        yield
 
 
 @pytest.fixture(scope="session")
-def zygote() -> Iterator[Zygote]:
+def programs(forking: ForkingProcess) -> Programs:
+    """Runs programs that need not import torch and the package each for itself."""
+    return Programs(forking)
+
+
+@pytest.fixture(scope="session")
+def zygote(forking: ForkingProcess) -> Iterator[Zygote]:
     """Forks processes that need not import anything; a test ends those that it starts."""
-    with Zygote() as process:
+    with forking.forked_starts():
+        process = Zygote()
+    with process:
         yield process
 
 

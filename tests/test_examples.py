@@ -19,8 +19,8 @@ EXAMPLES = sorted((Path(__file__).resolve().parent.parent / "examples").glob("*.
 ENDS_HANGS_SECONDS = 900
 """No measure of speed: an example takes some seconds, and a busy machine may need twenty times as many."""
 
-STARTED_ALONE = {"local_cluster.py", "ray_cluster.py"}
-"""Examples with a launcher, which runs roles as it was started itself; the others are forked, without imports."""
+STARTED_ALONE = {"ray_cluster.py"}
+"""Examples whose processes something else starts; the others are forks, and so are the processes that they start."""
 
 COMPARISONS = [path for path in EXAMPLES if "def compare(" in path.read_text(encoding="utf-8")]
 

@@ -9,6 +9,7 @@ from monolith.cli._bench import runner
 from monolith.cli._bench.measurement import RowSkippedError
 from monolith.cli._bench.setting import Setting
 
+pytestmark = pytest.mark.usefixtures("forked_starts")
 SETTING = Setting(threads=3, memory_rows=(5, 7))
 
 

@@ -37,6 +37,7 @@ def few_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("few_processes")
 @pytest.mark.parametrize("key", [row.key for row in SUITES["ps"].rows])
+@pytest.mark.usefixtures("forked_starts")
 def test_the_row_measures(key: str) -> None:
     if key in {"ps_cpu", "ps_dense"} and shutil.which("c++") is None:
         pytest.skip("the socket loop is compiled in the run and there is no compiler")

@@ -547,6 +547,7 @@ def test_a_stop_in_the_middle_leaves_no_half_file(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_starts")
 def test_ctrl_c_leaves_no_half_file(tmp_path: Path) -> None:
     arguments = ["generate", "--examples", "100000000", "--look-ahead", "200", "--out", str(tmp_path / "x.parquet")]
     command = [sys.executable, "-c", PROGRAM, "data", *arguments]
@@ -566,6 +567,7 @@ def test_ctrl_c_leaves_no_half_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_starts")
 def test_what_is_piped_may_stop_listening(tmp_path: Path) -> None:
     path = write(tmp_path / "x", samples(3000))
     arguments = [sys.executable, "-c", PROGRAM, "data", "peek", str(path), "-n", "3000"]

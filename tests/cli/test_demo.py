@@ -17,6 +17,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from forked_starts import ForkingProcess
 from monolith.cli import main
 from monolith.cli._demo.contestants import BYTES_PER_BARE_ROW, STAGES, Frozen, Hashed, Online
 from monolith.cli._demo.race import BATCH_SIZE, MEMORY_BYTES, MODELS, WORLD, Race, RaceConfig, RaceProgress
@@ -34,11 +35,12 @@ def stream(num_examples: int) -> ClickStream:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, str]:
+def finished(forking: ForkingProcess, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str, str]:
     """A race without a terminal: its JSON, its report, and what it said on the way."""
     report = tmp_path_factory.mktemp("demo") / "report.html"
     command = [*COMMAND, "--examples", "240000", "--seed", "3", "--json", "--out", str(report)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    with forking.forked_starts():
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
     return json.loads(done.stdout), report.read_text(encoding="utf-8"), done.stderr
 
 
@@ -88,6 +90,7 @@ def test_the_report_has_plots_of_every_model_and_loads_nothing(finished: tuple[d
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_starts")
 def test_a_terminal_gets_a_live_view_and_its_cursor_back(tmp_path: Path) -> None:
     controller, terminal = pty.openpty()
     report = tmp_path / "report.html"
@@ -118,6 +121,7 @@ def test_a_terminal_gets_a_live_view_and_its_cursor_back(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_starts")
 def test_ctrl_c_ends_it_with_a_report_of_what_was_seen(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     command = [*COMMAND, "--out", str(report)]

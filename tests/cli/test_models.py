@@ -64,6 +64,7 @@ def answer(url: str, at: str = "") -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_starts")
 def test_a_killed_server_restarts_with_the_state_set_by_commands(
     exports: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

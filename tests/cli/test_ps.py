@@ -25,6 +25,7 @@ def started(*options: str) -> subprocess.Popen[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.usefixtures("forked_starts")
 def test_it_serves_until_it_receives_a_stop(ending: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("open sesame\n", encoding="utf-8")
     options = ["--token_file", str(tmp_path / "token"), "--threads", "1", "--json"]
@@ -44,6 +45,7 @@ def test_it_serves_until_it_receives_a_stop(ending: signal.Signals, tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_starts")
 def test_a_killed_server_recovers_with_its_rows(tmp_path: Path) -> None:
     options = ["--recovery_dir", str(tmp_path / "record"), "--recovery_interval_seconds", "0.05"]
     options += ["--model_dir", str(tmp_path / "model"), "--json"]
@@ -66,6 +68,7 @@ def test_a_killed_server_recovers_with_its_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_starts")
 def test_it_reports_its_serving_address_in_one_line() -> None:
     process = started("--index", "0", "--num_ps", "1")
     try:

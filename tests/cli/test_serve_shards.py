@@ -17,6 +17,7 @@ import pytest
 import torch
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from forked_starts import ForkingProcess
 from monolith.cli import main
 from monolith.online import DeltaPublisher
 from monolith.serving import Predictor, export
@@ -50,9 +51,11 @@ def exports(trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def processes() -> Iterator[CommandProcesses]:
-    with CommandProcesses() as processes:
-        yield processes
+def processes(forking: ForkingProcess) -> Iterator[CommandProcesses]:
+    with forking.forked_starts():
+        started = CommandProcesses()
+    with started:
+        yield started
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -284,6 +284,7 @@ def test_a_second_chief_is_refused_with_the_first_ones_identity(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_starts")
 def test_ctrl_c_finishes_the_step_saves_and_reports_how_to_resume(tmp_path: Path) -> None:
     (tmp_path / "endless.py").write_text(
         "from monolith.testing import ExampleTask\n"

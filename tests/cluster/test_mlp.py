@@ -263,6 +263,7 @@ def test_outside_mpi_the_exception_hook_is_unchanged(monkeypatch: pytest.MonkeyP
         ),
     ],
 )
+@pytest.mark.usefixtures("forked_starts")
 def test_under_mpi_an_uncaught_exception_ends_the_job(mpi4py: str, status: int) -> None:
     # A thread that never ends stands for a rank that waits in a collective call.
     program = (

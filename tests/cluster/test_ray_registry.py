@@ -59,6 +59,7 @@ def test_a_lease_has_a_length(seconds: float) -> None:
         Registry(seconds)
 
 
+@pytest.mark.usefixtures("forked_starts")
 def test_without_ray_the_error_names_the_package_to_install() -> None:
     program = (
         "import sys; sys.modules['ray'] = None\n"

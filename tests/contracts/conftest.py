@@ -33,9 +33,13 @@ def engine_name(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="session")
-def make_store(engine_name: str) -> Iterator[StoreFactory]:
+def make_store(engine_name: str, request: pytest.FixtureRequest) -> Iterator[StoreFactory]:
     """Builds a store of the engine under test."""
-    with engine(engine_name) as factory:
+    with ExitStack() as running:
+        with ExitStack() as starting:
+            if engine_name in _ELSEWHERE:
+                starting.enter_context(request.getfixturevalue("forking").forked_starts())
+            factory = running.enter_context(engine(engine_name))
         yield factory
 
 

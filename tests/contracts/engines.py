@@ -45,7 +45,7 @@ _SHARE_OF_EXAMPLES = 1 / 6
 
 def examples(name: str, *, most: int) -> settings:
     """How many random programs an engine runs; machines differ in speed, so none is too slow."""
-    takes_longer = name in {"device", *SERVERS_HERE, *SERVERS, *RANKS}
+    takes_longer = name in {"device", "pipe", *SERVERS_HERE, *SERVERS, *RANKS}
     number = round(_SHARE_OF_EXAMPLES * most) if takes_longer else most
     return settings(max_examples=number, suppress_health_check=[HealthCheck.too_slow])
 

@@ -216,6 +216,7 @@ print([os.waitpid(child, 0)[1] for child in children], killed)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_starts")
 def test_processes_that_are_killed_and_started_again_read_every_record_once(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number in range(200):

@@ -72,6 +72,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_starts")
 def test_two_followers_have_the_rows_of_two_servers_of_which_one_was_killed(tmp_path: Path) -> None:
     """Two servers and two workers, each a process; server 1 is killed while workers train, and comes back."""
     log = DeltaLog(tmp_path / "model" / "delta_log")

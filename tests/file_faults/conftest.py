@@ -9,13 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from file_faults.operations import build
+from file_faults.operations import build, preload
+from forked_starts import ForkingProcess
 
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The library, compiled."""
     return build(tmp_path_factory.mktemp("library"))
+
+
+@pytest.fixture(scope="session")
+def watching(library: Path) -> Iterator[ForkingProcess]:
+    """Forks programs that have the library."""
+    with ForkingProcess.started(**preload(library)) as process:
+        yield process
+
+
+@pytest.fixture
+def watched_starts(watching: ForkingProcess) -> Iterator[None]:
+    """Programs that the test starts with the library are forks."""
+    with watching.forked_starts():
+        yield
 
 
 @pytest.fixture

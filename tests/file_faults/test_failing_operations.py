@@ -13,6 +13,7 @@ import pytest
 from file_faults.operations import preload
 from file_faults.users import USERS, prepare_all
 
+pytestmark = pytest.mark.usefixtures("watched_starts")
 PROCESS = Path(__file__).with_name("process.py")
 USER_PROCESS = Path(__file__).with_name("user_process.py")
 

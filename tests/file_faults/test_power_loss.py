@@ -15,6 +15,7 @@ from file_faults.operations import Change, preload, read_record
 from file_faults.scenarios import FIRST_STEPS, SCENARIOS
 from file_faults.small_run import SmallRun, contents
 from file_faults.users import USERS, prepare_all
+from forked_starts import ForkingProcess
 from monolith.checkpoint import Saver
 from monolith.errors import OpError
 
@@ -54,6 +55,7 @@ def restored(folder: Path, reader: SmallRun) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("watched_starts")
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_what_survives_a_power_loss_restores(library: Path, quick_folder: Path, scenario: str) -> None:
     folder = quick_folder / "model"
@@ -77,14 +79,15 @@ def test_what_survives_a_power_loss_restores(library: Path, quick_folder: Path, 
 
 
 @pytest.fixture(scope="module")
-def recorded_writes(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def recorded_writes(library: Path, watching: ForkingProcess, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A prepared folder for each user of storage, and a record of what its write changes there."""
     place, copy = tmp_path_factory.mktemp("users"), tmp_path_factory.mktemp("copy")
     prepare_all(place)
     shutil.copytree(place, copy, dirs_exist_ok=True)
-    subprocess.run(
-        [sys.executable, str(USER_PROCESS), str(library), "record", str(place)], env=preload(library), check=True
-    )
+    with watching.forked_starts():
+        subprocess.run(
+            [sys.executable, str(USER_PROCESS), str(library), "record", str(place)], env=preload(library), check=True
+        )
     for name in USERS:
         shutil.rmtree(place / name)
         (copy / name).rename(place / name)

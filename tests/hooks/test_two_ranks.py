@@ -15,6 +15,7 @@ from ports import free_port
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_starts")
 def test_ranks_with_unequal_data_and_files_stop_at_the_same_step(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "stop_6").touch()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+
+from programs import Programs
 
 PAGE = "launch.md"
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / PAGE).read_text(encoding="utf-8")
@@ -18,21 +18,17 @@ BLOCKS = re.findall(r"^```bash\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
 ENDS_HANGS_SECONDS = 280
 
 
-def run(block: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    (folder / "bin").mkdir(exist_ok=True)
-    program = folder / "bin" / "monolith"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m monolith "$@"\n', encoding="utf-8")
-    program.chmod(0o755)
-    variables = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}  # noqa: TID251 - a child's
-    return subprocess.run(
-        ["/bin/bash", "-euc", block],
-        cwd=folder,
-        env=variables,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=ENDS_HANGS_SECONDS,
-    )
+def run(block: str, folder: Path, programs: Programs) -> subprocess.CompletedProcess[str]:
+    with programs.shell_commands(folder / "bin", monolith=["-m", "monolith"]) as variables:
+        return subprocess.run(
+            ["/bin/bash", "-euc", block],
+            cwd=folder,
+            env=variables,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=ENDS_HANGS_SECONDS,
+        )
 
 
 def test_the_page_has_the_blocks_that_are_run_here() -> None:
@@ -41,8 +37,8 @@ def test_the_page_has_the_blocks_that_are_run_here() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(5))
-def test_a_block_runs_as_it_stands(number: int, tmp_path: Path) -> None:
-    done = run(BLOCKS[number], tmp_path)
+def test_a_block_runs_as_it_stands(number: int, tmp_path: Path, programs: Programs) -> None:
+    done = run(BLOCKS[number], tmp_path, programs)
     assert done.returncode == 0, done.stderr
     if number == 0:
         assert "step 20 with " in done.stderr

@@ -66,6 +66,7 @@ class Launched:
 
 @pytest.mark.slow
 @pytest.mark.timeout(ENDS_HANGS_SECONDS * 2)
+@pytest.mark.usefixtures("forked_starts")
 def test_a_job_survives_crashes_stops_with_a_save_and_resumes(tmp_path: Path) -> None:
     job = ["--num_ps", "2", "--num_workers", "2"]
     with Launched(tmp_path / "m", *job) as launched:

@@ -11,6 +11,7 @@ import pytest
 
 from launch.test_how_to import run
 from monolith.launch import LaunchPlan, RayLauncher
+from programs import Programs
 
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "ray.md").read_text(encoding="utf-8")
 
@@ -21,7 +22,7 @@ def blocks(language: str) -> list[str]:
 
 @pytest.mark.slow
 def test_the_command_starts_a_cluster_trains_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (block,) = blocks("bash")
     monkeypatch.setenv("HOME", str(tmp_path))  # where Ray keeps the secret of its clusters
@@ -30,7 +31,7 @@ def test_the_command_starts_a_cluster_trains_and_leaves_nothing(
     folder = tempfile.mkdtemp(prefix="ray", dir="/tmp")
     monkeypatch.setenv("RAY_TMPDIR", folder)
     try:
-        done = run(block, tmp_path)
+        done = run(block, tmp_path, programs)
     finally:
         shutil.rmtree(folder)
     assert done.returncode == 0, done.stderr

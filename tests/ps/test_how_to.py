@@ -36,6 +36,7 @@ def started(command: str, running: ExitStack) -> tuple[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_starts")
 def test_the_page_runs(project_root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     text = (project_root / "docs" / "how-to" / PAGE).read_text(encoding="utf-8")

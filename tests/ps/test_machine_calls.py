@@ -19,6 +19,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left_behind")
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_starts")
 def test_a_server_reports_its_memory_and_its_limit(caplog: pytest.LogCaptureFixture) -> None:
     limit = ["--monolith_default_machine_info_mem_limit", str(1 << 20)]
     with PsProcesses(1, limit) as (servers, config), config.connect() as cluster:

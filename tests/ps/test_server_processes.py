@@ -117,6 +117,7 @@ def test_a_server_that_is_paused_is_awaited(servers: list[ServerProcess], store:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_starts")
 def test_servers_end_with_the_process_that_started_them() -> None:
     program = """
 import sys
@@ -142,6 +143,7 @@ sys.stdin.read()
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_starts")
 def test_a_client_can_ask_servers_to_end_and_they_end_well() -> None:
     with create_test_ps_cluster(1) as (started, config):
         with config.connect() as cluster:

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 
+from forked_starts import ForkingProcess
 from monolith import _core
 from monolith.cluster.discovery import HostServiceDiscovery
 from monolith.deltalog import DeltaLog
@@ -71,9 +72,11 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def processes() -> Iterator[ShardProcesses]:
-    with ShardProcesses() as found:
-        yield found
+def processes(forking: ForkingProcess) -> Iterator[ShardProcesses]:
+    with forking.forked_starts():
+        started = ShardProcesses()
+    with started:
+        yield started
 
 
 @pytest.fixture

@@ -7,12 +7,13 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 import monolith
+from forked_starts import ForkingProcess
 from monolith.cli import main
 
 PLAIN = ["train", "counting:Counting", "--model_dir", "m", "--save_checkpoints_steps", "5"]
@@ -47,37 +48,45 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def library(tmp_path_factory: pytest.TempPathFactory) -> str:
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None or not sys.platform.startswith("linux"):
         pytest.skip("needs Linux and a C compiler, as a build of the project does")
     made = tmp_path_factory.mktemp("library") / "failing_disk.so"
     source = Path(__file__).with_name("failing_disk.c")
     subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", made, source, "-ldl"], check=True)
-    return made
+    return str(made)
+
+
+@pytest.fixture(scope="module")
+def failing_starts(library: str) -> Iterator[ForkingProcess]:
+    """Forks programs that have the library."""
+    with ForkingProcess.started(LD_PRELOAD=library) as process:
+        yield process
 
 
 @pytest.fixture
-def run(tmp_path: Path, library: Path) -> Run:
+def run(tmp_path: Path, library: str, failing_starts: ForkingProcess) -> Run:
     (tmp_path / "counting.py").write_text(TASK)
     source = str(Path(monolith.__path__[0]).parent)
     program = f"import sys; sys.path.insert(0, {source!r}); from monolith.cli import main; sys.exit(main())"
     failing = {
-        "LD_PRELOAD": str(library),
+        "LD_PRELOAD": library,
         "FAIL_FOLDER": str(tmp_path / "m"),
         "FAIL_SWITCH": str(tmp_path / "fails"),
     }
 
     def start(*, fail: str, arguments: Sequence[str], process: str = "*") -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", program, *arguments],
-            cwd=tmp_path,
-            env={**os.environ, **failing, "FAIL_HOW": fail, "FAIL_PROCESS": process},  # noqa: TID251 - a child's
-            capture_output=True,
-            text=True,
-            timeout=ENDS_HANGS_SECONDS / 2,
-            check=False,
-        )
+        with failing_starts.forked_starts():
+            return subprocess.run(
+                [sys.executable, "-c", program, *arguments],
+                cwd=tmp_path,
+                env={**os.environ, **failing, "FAIL_HOW": fail, "FAIL_PROCESS": process},  # noqa: TID251 - a child's
+                capture_output=True,
+                text=True,
+                timeout=ENDS_HANGS_SECONDS / 2,
+                check=False,
+            )
 
     return start
 

@@ -123,6 +123,7 @@ def shell(tmp_path: Path, programs: Programs, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_starts")
 @pytest.mark.timeout(600)
 def test_a_first_day(shell: Shell) -> None:
     one = train_in_one_process(shell)

@@ -119,6 +119,7 @@ def test_a_silent_address_times_out_at_the_limit() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_starts")
 def test_a_slow_server_costs_the_stated_time_and_what_it_was_sent_counts_once() -> None:
     with create_test_ps_cluster(2) as (servers, config), config.connect(timeout_seconds=8.0) as cluster:
         store = PsStore(ONE_TABLE, servers=cluster)

@@ -21,14 +21,14 @@ RUNS: dict[str, tuple[RankFaultKind, ...]] = {
 PIPELINED = {"embedding_prefetch_capacity": 1, "enable_async_optimize": True}
 
 
+@pytest.mark.usefixtures("forked_starts")  # of torchrun and its ranks
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if len(kinds) == 1 else pytest.mark.slow) for name, kinds in RUNS.items()]
 )
 def test_a_run_of_ranks_counts_every_example_once(tmp_path: Path, name: str) -> None:
     kinds = RUNS[name]
     options = PIPELINED if "ahead" in name else {}
-    # Forked, a restart costs a tenth of its imports; the pages about torchrun show ranks that start as a user's do.
-    scenario = RankScenario(kinds=kinds, options=options, forks=True, timeout_seconds=10.0)
+    scenario = RankScenario(kinds=kinds, options=options, timeout_seconds=10.0)
     trial = run_rank_trial(scenario, num_faults=len(kinds), seed=5, folder=tmp_path)
     assert trial.problems == []
     assert [fault.kind for fault in trial.faults] == list(kinds)

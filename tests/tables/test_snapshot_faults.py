@@ -119,6 +119,7 @@ VICTIM_PROCESS = """
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_starts")
 def test_a_killed_process_leaves_the_snapshot_before_it(tmp_path: Path) -> None:
     folder = tmp_path / "snapshot"
     command = [sys.executable, "-c", textwrap.dedent(VICTIM_PROCESS), str(folder)]

@@ -23,6 +23,7 @@ NUM_FILES, LINES = 6, 8
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_starts")
 def test_the_commands_of_the_page_train_every_example_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TMPDIR", str(tmp_path))  # torchrun leaves a folder there

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from monolith.cluster.liveness import NodeAliveCheckerError
 from monolith.cluster.manager import POLL_SECONDS
 from monolith.hooks.ps_health import EVERY_SECONDS
 from monolith.train import RunnerConfig, Task
+from programs import Programs
 
 PAGE = "operations.md"
 TEXT = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / PAGE).read_text(encoding="utf-8")
@@ -23,34 +22,24 @@ TOLD = ["", "server 0 at 127.0.0.1:", "step 1", "the features of 20 batches"]
 """What each block says, among other things."""
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Where the blocks run, one after another."""
-    (tmp_path / "bin").mkdir()
-    program = tmp_path / "bin" / "monolith"
-    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m monolith "$@"\n', encoding="utf-8")
-    program.chmod(0o755)
-    return tmp_path
-
-
 def test_the_page_has_the_blocks_that_are_run_here() -> None:
     assert len(BLOCKS) == len(TOLD)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # all blocks in one test: each needs what those before it wrote
-def test_the_blocks_run_as_they_stand(folder: Path) -> None:
-    variables = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}  # noqa: TID251 - a child's
+def test_the_blocks_run_as_they_stand(tmp_path: Path, programs: Programs) -> None:
     for block, told in zip(BLOCKS, TOLD, strict=True):
-        done = subprocess.run(
-            ["/bin/bash", "-euc", block],
-            cwd=folder,
-            env=variables,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=ENDS_HANGS_SECONDS,
-        )
+        with programs.shell_commands(tmp_path / "bin", monolith=["-m", "monolith"]) as variables:
+            done = subprocess.run(
+                ["/bin/bash", "-euc", block],
+                cwd=tmp_path,
+                env=variables,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=ENDS_HANGS_SECONDS,
+            )
         assert done.returncode == 0, done.stderr
         assert re.search(told, done.stdout + done.stderr), done.stderr
         if told == "step 1":

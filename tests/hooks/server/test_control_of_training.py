@@ -189,6 +189,7 @@ class NoAddress(Hook):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_starts")
 def test_monolith_train_is_controlled_from_another_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "endless.py").write_text(
         "from monolith.testing import ExampleTask\n"

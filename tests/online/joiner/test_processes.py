@@ -41,12 +41,6 @@ print("ended well", flush=True)
 """
 
 
-@pytest.fixture(scope="module")
-def zygote() -> Iterator[Zygote]:
-    with Zygote() as running:
-        yield running
-
-
 class Place(Protocol):
     """Files or topics."""
 

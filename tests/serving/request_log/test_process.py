@@ -68,6 +68,7 @@ def serving(export: Path, log: Path) -> Iterator[ServerProcess]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_starts")
 def test_a_server_with_a_full_disk_that_is_killed_answers_all_and_keeps_intact_records(
     export: Path, tmp_path: Path
 ) -> None:

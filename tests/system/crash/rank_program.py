@@ -1,4 +1,4 @@
-"""One rank of a disturbed run: torchrun starts this file, or forks it, with ``FOLDER LAUNCH``."""
+"""One rank of a disturbed run: torchrun starts this file with ``FOLDER LAUNCH``."""
 
 from __future__ import annotations
 

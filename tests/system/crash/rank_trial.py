@@ -25,13 +25,6 @@ from system.crash.trial import Fault, StuckError, Topology, Trial, draw_for, is_
 RankFaultKind = Literal["kill", "kill in save", "pause", "hang", "resize"]
 
 _PROGRAM = "system.crash.rank_program"
-_FORKING_TORCHRUN = f"""
-import multiprocessing
-from torch.distributed.run import main
-multiprocessing.set_forkserver_preload(["{_PROGRAM}", "torch._dynamo"])
-main()
-"""
-"""torchrun whose ranks are forked from a process that has imported their modules."""
 _SHORT_FOLDER = "/tmp"  # noqa: S108 - for sockets, whose paths may have 107 bytes; a folder of its own is made there
 _POLL_SECONDS = 0.001
 _MOST_DELAY_SECONDS = 0.3
@@ -60,8 +53,6 @@ class RankScenario:
     """Additional options of the run."""
     timeout_seconds: float = 20.0
     """After which ranks count another rank that does not answer as lost."""
-    forks: bool = False
-    """Whether ranks are forked, so that a start takes no seconds; else they start as for a user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,15 +239,9 @@ class _Ranks(Topology[RankScenario]):
         self._launch += 1
         self._trial.facts["sizes"].append(num_ranks)
         self._may_end = False
-        forks = self._scenario.forks
-        command = [sys.executable, *(["-c", _FORKING_TORCHRUN] if forks else ["-m", "torch.distributed.run"])]
-        command += ["--standalone", "--nproc-per-node", str(num_ranks), "--monitor-interval", "0.1"]
-        command += ["--max-restarts", str(self._num_faults + _SPARE_RESTARTS)]
-        if forks:
-            command += ["--start-method", "forkserver", "--run-path", str(Path(__file__).with_name("rank_program.py"))]
-        else:
-            command += ["-m", _PROGRAM]
-        command += [str(self._folder.path), str(self._launch)]
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(num_ranks)]
+        command += ["--monitor-interval", "0.1", "--max-restarts", str(self._num_faults + _SPARE_RESTARTS)]
+        command += ["-m", _PROGRAM, str(self._folder.path), str(self._launch)]
         surroundings = environment.starting_with("") | {
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
