@@ -45,7 +45,7 @@ MAY_JUMP = {
     "observe/summaries/summary_writer.py": "the time of an event of TensorBoard",
     "deltalog/follow/follower.py": "staleness, at least 0: what followers apply is ordered by number",
     "online/joiner/partition.py": "how far events may be ahead, from the time of events on; and lag",
-    "online/joiner/rolled_files.py": "how soon a file is looked at again, from 0 to a limit",
+    "online/joiner/files.py": "how soon a file is looked at again, from 0 to a limit",
     "online/stream/dataset.py": "lag; with max_lag_seconds, which examples are too old",
     "serving/request_log/log.py": "the time of a request",
     "serving/request_log/sinks.py": "a name, beside a number",

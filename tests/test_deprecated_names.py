@@ -14,7 +14,7 @@ import monolith
 from monolith._doors import FORMER_NAMES, MOVED_PACKAGES
 from monolith.config import Config
 from monolith.data import SharedFileQueue
-from monolith.data.file_queue import FilePart
+from monolith.data.sources import FilePart
 from monolith.launch.role import RestartConfig
 from monolith.tables import ALL_BUCKETS, LocalShards, LocalStore, Segment, TableConfig
 

@@ -10,7 +10,7 @@ import torch
 
 from monolith import _core
 from monolith.data import text_ids
-from monolith.data.city_hash import _MUL, _pair, city_hash64_of_text
+from monolith.data.text_ids import _MUL, _pair, city_hash64_of_text
 from monolith.errors import InvalidArgumentError, OpError
 from monolith.export.opened import open_export
 from monolith.serving import Predictor

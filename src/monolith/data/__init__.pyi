@@ -1,6 +1,5 @@
 from .batch import Batch as Batch
 from .batch import ColumnValues as ColumnValues
-from .city_hash import city_hash64_of_text as city_hash64_of_text
 from .clicks import NUM_CONTEXTS as NUM_CONTEXTS
 from .clicks import ClickStream as ClickStream
 from .clicks import SyntheticClicks as SyntheticClicks
@@ -25,8 +24,6 @@ from .conversions import instance_of_example as instance_of_example
 from .conversions import with_typed_fields as with_typed_fields
 from .dataset import Dataset as Dataset
 from .dataset import WorkerShare as WorkerShare
-from .ffm import generate_ffm_example as generate_ffm_example
-from .ffm import slot_to_key as slot_to_key
 from .file_queue.queue import FileQueue as FileQueue
 from .file_queue.queue import LocalFileQueue as LocalFileQueue
 from .file_queue.queue import QueuedFiles as QueuedFiles
@@ -36,6 +33,7 @@ from .kafka import KafkaDataset as KafkaDataset
 from .merge import MergedDataset as MergedDataset
 from .parser import Parser as Parser
 from .parser import with_source_key as with_source_key
+from .pipeline.stage import Reading as Reading
 from .pipeline.stage import StageReading as StageReading
 from .position import SavedPosition as SavedPosition
 from .position import encode_position as encode_position
@@ -46,7 +44,6 @@ from .prefetch import MultiFIFOQueue as MultiFIFOQueue
 from .prefetch import MultiQueueRunner as MultiQueueRunner
 from .prefetch import PaddingFIFOQueue as PaddingFIFOQueue
 from .prefetch import enqueue_dicts_with_queue_return as enqueue_dicts_with_queue_return
-from .reading import Reading as Reading
 from .records.bad_records import BadRecords as BadRecords
 from .records.bad_records import InRange as InRange
 from .records.compression import Compression as Compression
@@ -68,6 +65,7 @@ from .sources.arrow_dataset import from_huggingface as from_huggingface
 from .sources.arrow_dataset import from_pandas as from_pandas
 from .sources.arrow_dataset import from_polars as from_polars
 from .sources.csv_dataset import CsvDataset as CsvDataset
+from .sources.file_dataset import RecordDataset as RecordDataset
 from .sources.file_patterns import expand_ranges as expand_ranges
 from .sources.file_patterns import partition_patterns as partition_patterns
 from .sources.file_set import FileSet as FileSet
@@ -76,10 +74,12 @@ from .sources.in_memory import InMemoryDataset as InMemoryDataset
 from .sources.json_lines_dataset import JsonLinesDataset as JsonLinesDataset
 from .sources.json_lines_dataset import JsonParser as JsonParser
 from .sources.parquet_dataset import ParquetDataset as ParquetDataset
-from .sources.record_dataset import RecordDataset as RecordDataset
 from .text_ids import TextColumn as TextColumn
+from .text_ids import city_hash64_of_text as city_hash64_of_text
 from .text_ids import text_ids as text_ids
 from .tf_conversions import LINE_ID_COLUMNS as LINE_ID_COLUMNS
 from .tf_conversions import SOURCE_KEY_COLUMN as SOURCE_KEY_COLUMN
 from .tf_conversions import example_of_lists as example_of_lists
+from .tf_conversions import generate_ffm_example as generate_ffm_example
+from .tf_conversions import slot_to_key as slot_to_key
 from .tf_conversions import tf_example_of_example as tf_example_of_example

@@ -17,24 +17,21 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from monolith.data.pipeline.dedup import Deduplicate
 from monolith.data.pipeline.elements import Map, MarkLast, Parsing, RowFilter, Share, Skip, Take
 from monolith.data.pipeline.passes import Cache, Prefetch, Repeat
-from monolith.data.pipeline.split import Split, check_ratios
-from monolith.data.pipeline.stage import KnownLength
+from monolith.data.pipeline.split import Deduplicate, Split, check_ratios
+from monolith.data.pipeline.stage import KnownLength, Reading
 from monolith.data.pipeline.windows import MergedWindow, Rebatch, Shuffle
-from monolith.data.reading import Reading
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from monolith.data.batch import Batch
-    from monolith.data.file_queue.feed import Files
     from monolith.data.pipeline.elements import RecordParser
     from monolith.data.pipeline.stage import Stage
     from monolith.data.records.records import Records
-    from monolith.data.sources.file_set import FileSet
+    from monolith.data.sources.file_set import Files, FileSet
 
 S = TypeVar("S")
 T = TypeVar("T")

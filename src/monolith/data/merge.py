@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith.data.dataset import Dataset
 from monolith.data.pipeline.split import check_ratios
-from monolith.data.pipeline.stage import KnownLength
+from monolith.data.pipeline.stage import KnownLength, Reading
 from monolith.data.position import SavedPosition, encode_position, nested
-from monolith.data.reading import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

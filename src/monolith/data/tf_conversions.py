@@ -1,8 +1,10 @@
-"""``tf.train.Example`` as Example and back: lists keep their names."""
+"""``tf.train.Example`` as Example and back: lists keep their names. Also random ones for factorisation machines."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from monolith.data.conversions import add_feature, signed, with_typed_fields
 from monolith.data.protos.example_pb2 import Example
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from monolith.data.protos.example_pb2 import Feature
+
 
 LINE_ID_COLUMNS = {f"__{field.name.upper()}__": field for field in LineId.DESCRIPTOR.fields}
 """Names under which the fields of a line id stand where all is columns, as in Parquet."""
@@ -160,3 +163,44 @@ def _copy_list(feature: Any, target: Feature) -> None:
     if kind is not None:
         getattr(target, kind).value.extend(getattr(feature, kind).value)
         getattr(target, kind).SetInParent()
+
+
+def slot_to_key(slot: int) -> str:
+    """Returns the name of the feature of a slot.
+
+    >>> slot_to_key(3)
+    'feature_3'
+    """
+    return f"feature_{slot}"
+
+
+def generate_ffm_example(
+    vocab_sizes: Sequence[int], length: int = 5, *, seed: int | np.random.Generator | None = None
+) -> bytes:
+    """Returns a serialized ``tf.train.Example`` with a label of 0 or 1 and random ids in each slot.
+
+    Slot i has 1 to `length` ids, drawn with repetition from ``[i * max_vocab, i * max_vocab + vocab_sizes[i])``, where
+    max_vocab is the largest of the sizes: no id is in two slots.
+
+    Args:
+        vocab_sizes: Number of ids of each slot.
+        length: The most ids of a slot.
+        seed: A number, or a generator to draw many different examples from; None: another example at each call.
+
+    >>> generate_ffm_example([10, 20], seed=3) == generate_ffm_example([10, 20], seed=3)
+    True
+    """
+    if not vocab_sizes or min(vocab_sizes) < 1:
+        raise ValueError(f"vocab_sizes must be numbers >= 1, got {list(vocab_sizes)}")
+    if length < 1:
+        raise ValueError(f"length must be >= 1, got {length}")
+    random = np.random.default_rng(seed)
+    example = TfExample()
+    features = example.features.feature
+    features["label"].int64_list.value.append(int(random.integers(2)))
+    max_vocab = max(vocab_sizes)
+    for slot, vocab_size in enumerate(vocab_sizes):
+        num_ids = int(random.integers(1, length + 1))
+        ids = random.integers(vocab_size, size=num_ids) + max_vocab * slot
+        features[slot_to_key(slot)].int64_list.value.extend(ids.tolist())
+    return example.SerializeToString(deterministic=True)

@@ -1,11 +1,11 @@
 from . import text_files as text_files
 from .copying import CopyFile as CopyFile
 from .copying import CopyRecursively as CopyRecursively
+from .local_files import FileLock as FileLock
 from .local_files import named_errors as named_errors
 from .local_files import open_if_there as open_if_there
 from .local_files import read_regular_file as read_regular_file
-from .locks import FileLock as FileLock
-from .locks import try_lock as try_lock
+from .local_files import try_lock as try_lock
 from .manifest import canonical as canonical
 from .manifest import parse_manifest as parse_manifest
 from .manifest import require_seal as require_seal

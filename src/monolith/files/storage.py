@@ -38,8 +38,7 @@ from fsspec.spec import AbstractFileSystem
 
 from monolith import _core
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
-from monolith.files.local_files import named_errors, read_regular_file
-from monolith.files.locks import FileLock, try_lock
+from monolith.files.local_files import FileLock, named_errors, read_regular_file, try_lock
 from monolith.files.paths import basename, dirname, join, local_path, refuse_special_file
 
 if TYPE_CHECKING:

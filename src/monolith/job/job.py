@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith.cluster import BarrierAlreadyPlacedError
-from monolith.data.file_queue import Assignments, FilePart, HostedFileQueue, LookUp
-from monolith.data.sources import FilePatterns
+from monolith.data.file_queue import Assignments, HostedFileQueue, LookUp
+from monolith.data.sources import FilePart, FilePatterns
 from monolith.errors import (
     AlreadyExistsError,
     DeadlineExceededError,

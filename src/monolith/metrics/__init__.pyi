@@ -2,9 +2,9 @@ from .auc import BinnedAUC as BinnedAUC
 from .auc import ExactAUC as ExactAUC
 from .auc import GroupAUCs as GroupAUCs
 from .auc import GroupedAUC as GroupedAUC
-from .calibration_error import CalibrationCurve as CalibrationCurve
-from .calibration_error import CalibrationError as CalibrationError
 from .mean import Calibration as Calibration
+from .mean import CalibrationCurve as CalibrationCurve
+from .mean import CalibrationError as CalibrationError
 from .mean import LogLoss as LogLoss
 from .mean import MeanSquaredError as MeanSquaredError
 from .mean import NormalizedEntropy as NormalizedEntropy

@@ -1,4 +1,4 @@
-from .nested_tensors import NestedTensors as NestedTensors
+from .packing import NestedTensors as NestedTensors
 from .packing import get_keyed_shape as get_keyed_shape
 from .packing import get_typed_keyed_shape as get_typed_keyed_shape
 from .packing import merge_dicts as merge_dicts

@@ -17,9 +17,8 @@ from monolith.train.input.shares import InputShares
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from monolith.data.file_queue import Files
     from monolith.data.records import Records
-    from monolith.data.sources import Paths, StorageOptions
+    from monolith.data.sources import Files, Paths, StorageOptions
     from monolith.dependence import RecordedCall
 
 _log = logging.getLogger(__name__)

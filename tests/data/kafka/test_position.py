@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monolith.data.kafka import KafkaPosition, Partition, merge_positions
-from monolith.data.kafka.fetching import fresh
-from monolith.data.kafka.gathering import FetchedRecords, RecordGatherer
+from monolith.data.kafka.fetching import FixedOrder, fresh
 from monolith.data.kafka.messages import Chunk
-from monolith.data.kafka.ordering import FixedOrder
+from monolith.data.kafka.reading import FetchedRecords, RecordGatherer
 from monolith.data.records.records import Places, Records
 from monolith.errors import InvalidArgumentError
 

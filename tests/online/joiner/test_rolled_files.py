@@ -14,8 +14,7 @@ from monolith.data.records.framing import Framing
 from monolith.errors import InvalidArgumentError
 from monolith.online.joiner import Joiner, JoinerConfig, action_record, impression_record
 from monolith.online.joiner.events import decode_event
-from monolith.online.joiner.files import FileInput
-from monolith.online.joiner.rolled_files import RolledInput
+from monolith.online.joiner.files import FileInput, RolledInput
 from monolith.testing import FakeClock
 from online.joiner.joins import CLICK, RULES, START_MS, append, framed, sample
 

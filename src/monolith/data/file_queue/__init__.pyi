@@ -5,8 +5,6 @@ from .assignments import LookUp as LookUp
 from .assignments import WorkerProgress as WorkerProgress
 from .assignments import event_line as event_line
 from .assignments import event_of as event_of
-from .feed import FilePart as FilePart
-from .feed import Files as Files
 from .queue import FileQueue as FileQueue
 from .queue import HostedFileQueue as HostedFileQueue
 from .queue import QueuedFiles as QueuedFiles

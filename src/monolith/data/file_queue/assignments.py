@@ -16,8 +16,8 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from monolith.data.file_queue.feed import FilePart
 from monolith.data.pipeline.draws import permutation
+from monolith.data.sources.file_set import FilePart
 from monolith.errors import DataLossError, FailedPreconditionError
 
 if TYPE_CHECKING:

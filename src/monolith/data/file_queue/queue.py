@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from monolith.data.file_queue.assignments import FileAssignments, LookUp, WorkerProgress
-from monolith.data.file_queue.feed import FileFeed, FilePart, Files
 from monolith.data.pipeline.stage import whole_number
 from monolith.data.position import SavedPosition
 from monolith.data.sources.file_patterns import FilePatterns, open_file
+from monolith.data.sources.file_set import FileFeed, FilePart, Files
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """Topics of Kafka as a dataset whose position holds every offset. Needs the extra ``kafka``.
 
-Read `dataset` first, then `fetching` (each message once, up to the end), `ordering` (blocks) and `position`. May import
-what `monolith.data` may.
+Read `dataset` first, then `fetching` (each message once, up to the end, in blocks), `reading` and `position`. May
+import what `monolith.data` may.
 """
 
 from __future__ import annotations

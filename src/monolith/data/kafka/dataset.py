@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING, Any
 from monolith.data.dataset import Dataset
 from monolith.data.kafka.client import KafkaClient
 from monolith.data.kafka.config import KafkaConfig
-from monolith.data.kafka.fetching import Fetching
-from monolith.data.kafka.gathering import RecordGatherer
+from monolith.data.kafka.fetching import Arrival, Fetching, FixedOrder
 from monolith.data.kafka.messages import Unwrapping
-from monolith.data.kafka.ordering import Arrival, FixedOrder
 from monolith.data.kafka.position import (
     KafkaPosition,
     Partition,
@@ -28,7 +26,7 @@ from monolith.data.kafka.position import (
     new_offsets,
     offsets_behind,
 )
-from monolith.data.kafka.reading import KafkaReading, Starting
+from monolith.data.kafka.reading import KafkaReading, RecordGatherer, Starting
 from monolith.data.pipeline.elements import check_share
 from monolith.data.pipeline.stage import whole_number
 from monolith.data.records.bad_records import BadRecords
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 
     from confluent_kafka import Consumer, TopicPartition
 
-    from monolith.data.kafka.ordering import Ordering
+    from monolith.data.kafka.fetching import Ordering
     from monolith.data.kafka.position import Offsets
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 import numpy as np
 
 from monolith import _core
-from monolith.data.records.framing import Framing
-from monolith.data.records.framing_check import better_framings, framings_of, is_sample
+from monolith.data.records.framing import Framing, better_framings, framings_of, is_sample
 from monolith.data.records.reader import split_records
 from monolith.data.records.records import Places, Records
 from monolith.errors import DataLossError

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from monolith.data.batch import Batch
-    from monolith.data.reading import Reading
+    from monolith.data.pipeline.stage import Reading
     from monolith.data.records.records import Records
 
 T = TypeVar("T")

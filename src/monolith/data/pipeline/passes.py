@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
-from monolith.data.pipeline.stage import KnownLength, Stage, StageSource, whole_number
+from monolith.data.pipeline.stage import IndexedReading, KnownLength, Reading, Stage, StageSource, whole_number
 from monolith.data.position import SavedPosition, encode_position, nested
 from monolith.data.prefetch.bounded_queue import BoundedQueue
 from monolith.data.prefetch.runner import MultiQueueRunner
-from monolith.data.reading import IndexedReading, Reading
 from monolith.errors import InvalidArgumentError, OutOfRangeError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from monolith.data.position import SavedPosition, encode_position, nested
 from monolith.data.rows import has_rows, join_rows, num_rows_of, select_rows
 
 if TYPE_CHECKING:
-    from monolith.data.reading import Reading
+    from monolith.data.pipeline.stage import Reading
 
 _BATCH = "batch"
 

@@ -4,7 +4,7 @@ from .compression import looks_like as looks_like
 from .compression import open_decompressed as open_decompressed
 from .framing import Framing as Framing
 from .framing import SampleFormat as SampleFormat
-from .framing_check import framings_of as framings_of
+from .framing import framings_of as framings_of
 from .reader import MAX_RECORD_BYTES as MAX_RECORD_BYTES
 from .records import Records as Records
 from .writer import RecordWriter as RecordWriter

@@ -15,8 +15,7 @@ from monolith import _core
 from monolith.closing import Closing
 from monolith.data.records.bad_records import BadRecords
 from monolith.data.records.compression import Compression, EmptyStreamError, open_decompressed
-from monolith.data.records.framing import Framing, SampleFormat
-from monolith.data.records.framing_check import better_framings, diagnosis
+from monolith.data.records.framing import Framing, SampleFormat, better_framings, diagnosis
 from monolith.data.records.records import Records
 from monolith.errors import DataLossError, InvalidArgumentError, NotFoundError
 

@@ -2,12 +2,14 @@ from .arrow import pyarrow_module as pyarrow_module
 from .arrow_columns import are_texts as are_texts
 from .arrow_columns import has_place as has_place
 from .csv_dataset import CsvDataset as CsvDataset
+from .file_dataset import RecordDataset as RecordDataset
 from .file_patterns import FilePatterns as FilePatterns
 from .file_patterns import Paths as Paths
 from .file_patterns import StorageOptions as StorageOptions
+from .file_set import FilePart as FilePart
+from .file_set import Files as Files
 from .file_set import FileSet as FileSet
 from .in_memory import InMemoryDataset as InMemoryDataset
 from .json_lines_dataset import JsonLinesDataset as JsonLinesDataset
 from .line_dataset import LineDataset as LineDataset
 from .parquet_dataset import ParquetDataset as ParquetDataset
-from .record_dataset import RecordDataset as RecordDataset

@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Any
 from monolith.data.batch import Batch
 from monolith.data.dataset import Dataset
 from monolith.data.pipeline.elements import check_share
-from monolith.data.pipeline.stage import KnownLength, whole_number
-from monolith.data.reading import IndexedReading
+from monolith.data.pipeline.stage import IndexedReading, KnownLength, whole_number
 from monolith.data.sources.arrow import pa, pyarrow_module
 from monolith.data.sources.wanted_columns import batch_of_table, fitting_columns, wanted_columns, warn_of_left_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monolith.data.reading import Reading
+    from monolith.data.pipeline.stage import Reading
     from monolith.data.sources.wanted_columns import Columns
 
 _LOG = logging.getLogger(__name__)

@@ -20,9 +20,9 @@ from monolith.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from monolith.data.file_queue.feed import Files
     from monolith.data.records.bad_records import BadRecords
     from monolith.data.sources.file_patterns import Paths
+    from monolith.data.sources.file_set import Files
     from monolith.data.sources.line_blocks import LineBlocks
     from monolith.data.sources.wanted_columns import Columns
 

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith.data.dataset import Dataset
 from monolith.data.pipeline.elements import check_share
-from monolith.data.pipeline.stage import KnownLength
-from monolith.data.reading import IndexedReading
+from monolith.data.pipeline.stage import IndexedReading, KnownLength
 from monolith.data.rows import has_rows, num_rows_of, select_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from monolith.data.reading import Reading
+    from monolith.data.pipeline.stage import Reading
 
 T = TypeVar("T")
 

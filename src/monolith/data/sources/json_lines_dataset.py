@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from monolith.data.batch import Batch
-    from monolith.data.file_queue.feed import Files
     from monolith.data.records.records import Records
     from monolith.data.sources.file_patterns import Paths
+    from monolith.data.sources.file_set import Files
     from monolith.data.sources.line_blocks import LineBlocks
     from monolith.data.sources.wanted_columns import Columns, Wanted
 

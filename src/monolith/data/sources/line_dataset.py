@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from monolith.data.batch import Batch
-    from monolith.data.file_queue.feed import Files
     from monolith.data.sources.file_patterns import Paths
+    from monolith.data.sources.file_set import Files
     from monolith.data.sources.line_blocks import LineBlock
 
 BLOCK_BYTES = 8 << 20

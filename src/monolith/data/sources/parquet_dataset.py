@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from monolith.data.batch import ColumnValues
-    from monolith.data.file_queue.feed import Files
     from monolith.data.sources.file_dataset import OpenFile
     from monolith.data.sources.file_patterns import Paths
+    from monolith.data.sources.file_set import Files
     from monolith.data.sources.wanted_columns import Columns, Wanted
 
 

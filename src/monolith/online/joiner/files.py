@@ -1,23 +1,30 @@
-"""Events from growing files, and examples to a file; one file per partition."""
+"""Events from growing and rotated files, and examples to a file; one file, or one pattern of files, per partition."""
 
 from __future__ import annotations
 
+import glob
+import heapq
 import os
+from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from monolith import _core
+from monolith.clock import LOOK_SECONDS, SystemClock
 from monolith.data.records import MAX_RECORD_BYTES
-from monolith.errors import DataLossError, FailedPreconditionError
+from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 from monolith.files import LocalStorage, named_errors, open_if_there, refuse_special_file
 from monolith.online.joiner.endpoints import Arrived, plain_offset
+from monolith.online.joiner.events import decode_events
 from monolith.online.joiner.examples import whole_examples
 
 if TYPE_CHECKING:
+    from monolith.clock import Clock
     from monolith.data.records import BadRecords, Framing
     from monolith.online.joiner.endpoints import JoinPosition
+
 
 _CHUNK = 1 << 20
 
@@ -167,3 +174,175 @@ class FileOutput:
         if self._descriptor is None:
             raise FailedPreconditionError(f"{self.name}: is not open; call open first")
         return self._descriptor
+
+
+_AT_ONCE = 1024
+"""Maximum number of buffered records of one file."""
+_LONGEST_PAUSE_SECONDS = 1.0
+"""Interval between two polls of a file that has not grown for a minute."""
+_QUIET_SECONDS = 60.0
+
+
+def is_pattern(path: str) -> bool:
+    """Returns whether a path is a pattern for rotated files."""
+    return "*" in path
+
+
+class RolledInput:
+    """Reader of all files of a pattern; returns the oldest available event of any file first. A file may be removed.
+
+    The position in a file is the offset of a group of records and the number of them already returned: records of
+    several files interleave, and only the framing can compute the offset between two records.
+
+    Args:
+        pattern: A local path with ``*`` in its last component.
+        framing: Framing of the records.
+        bad: Policy for unreadable records.
+        clock: Clock of this machine; None: the system clock.
+    """
+
+    def __init__(self, pattern: str, framing: Framing, bad: BadRecords, clock: Clock | None = None) -> None:
+        self.name = f"files '{pattern}'"
+        self._pattern = pattern
+        self._framing = framing
+        self._bad = bad
+        self._clock = clock or SystemClock()
+        self._looked: float | None = None
+        self._files: dict[str, _RolledFile] = {}
+        self._begun: dict[str, tuple[int, int]] = {}
+        """File -> position from the state; used when the file is found."""
+
+    def open(self, offset: JoinPosition | None) -> None:
+        """Seeks to the position of each file; removed files are discarded."""
+        if isinstance(offset, int):
+            raise InvalidArgumentError(
+                f"{self.name}: the state is that of one file, read up to byte {offset}; begin with another state_dir"
+            )
+        self._begun = {name: (begin, taken) for name, (begin, taken) in (offset or {}).items()}
+        self._look()
+        self._begun.clear()
+
+    def read(self, limit: int) -> Arrived:
+        """Returns at most `limit` records, without waiting."""
+        self._look()
+        waiting = [(file.next_ms, name) for name, file in self._files.items() if file.fill(self._clock)]
+        heapq.heapify(waiting)
+        records: list[bytes] = []
+        places: list[str] = []
+        while waiting and len(records) < limit:
+            _, name = waiting[0]
+            file = self._files[name]
+            record, place = file.take()
+            records.append(record)
+            places.append(f"{place} of {name}")
+            if file.fill(self._clock):
+                heapq.heapreplace(waiting, (file.next_ms, name))
+            else:
+                heapq.heappop(waiting)
+        return Arrived(records, places, {name: file.position for name, file in self._files.items()})
+
+    def is_at_end(self) -> bool:
+        """Returns whether the last polls found no further complete record in any file."""
+        return all(file.is_at_end for file in self._files.values())
+
+    def close(self) -> None:
+        """Closes the files."""
+        for file in self._files.values():
+            file.close()
+        self._files.clear()
+
+    def _look(self) -> None:
+        """Adds new files, and discards removed ones that were read to their end."""
+        now = self._clock.monotonic()
+        if self._looked is not None and now - self._looked < LOOK_SECONDS:
+            return
+        self._looked = now
+        paths = {Path(path).name: path for path in glob.glob(self._pattern)}  # noqa: PTH207 - it is a pattern
+        for name in self._files.keys() - paths.keys():
+            if self._files[name].is_at_end:
+                self._files.pop(name).close()
+        for name in sorted(paths.keys() - self._files.keys()):
+            begin, taken = self._begun.get(name, (0, 0))
+            self._files[name] = _RolledFile(paths[name], self._framing, self._bad, begin=begin, taken=taken)
+
+
+class _BufferedRecord(NamedTuple):
+    time_ms: int
+    record: bytes
+    place: int | str
+
+
+class _RolledFile:
+    """One of the files, with a buffer of records. It is open only while it is read."""
+
+    def __init__(self, path: str, framing: Framing, bad: BadRecords, *, begin: int, taken: int) -> None:
+        self._path = path
+        self._input = FileInput(path, framing, bad)
+        self._input.open(begin)
+        self._begin = self._following = begin
+        self._taken = self._to_skip = taken
+        self._waiting: deque[_BufferedRecord] = deque()
+        self._look_at = 0.0
+        self.is_at_end = False
+
+    @property
+    def next_ms(self) -> int:
+        """Time of the next event."""
+        return self._waiting[0].time_ms
+
+    @property
+    def position(self) -> list[int]:
+        """Offset of the buffered records, and how many of them were taken."""
+        return [self._begin, self._taken]
+
+    def take(self) -> tuple[bytes, int | str]:
+        """Returns the next record and its offset."""
+        _, record, place = self._waiting.popleft()
+        self._taken += 1
+        if not self._waiting:
+            self._begin, self._taken = self._following, 0
+        return record, place
+
+    def fill(self, clock: Clock) -> bool:
+        """Reads more if the buffer is empty; returns whether there is a record."""
+        while not self._waiting and (not self.is_at_end or clock.monotonic() >= self._look_at):
+            came = self._input.read(_AT_ONCE)
+            assert isinstance(came.following, int)  # noqa: S101 - it is a file
+            self._following = came.following
+            if came.records:
+                self._waiting.extend(map(_BufferedRecord, _times_of(came), came.records, came.places))
+                while self._to_skip and self._waiting:
+                    self._waiting.popleft()
+                    self._to_skip -= 1
+                if not self._waiting:
+                    self._begin, self._taken = self._following, self._to_skip
+            elif self._input.is_at_end():
+                self._rest(clock)
+                return False
+        self.is_at_end = not self._waiting
+        return bool(self._waiting)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._input.close()
+
+    def _rest(self, clock: Clock) -> None:
+        """Closes a file that has no more records and schedules its next poll; idle files are polled less often."""
+        self.is_at_end = True
+        try:
+            quiet = clock.now() - os.stat(self._path).st_mtime  # noqa: PTH116 - a path as text
+        except FileNotFoundError:
+            quiet = _QUIET_SECONDS
+        self._look_at = clock.monotonic() + _LONGEST_PAUSE_SECONDS * min(1.0, max(0.0, quiet / _QUIET_SECONDS))
+        self._input.close()
+
+
+def _times_of(came: Arrived) -> list[int]:
+    """Returns the times of the events; an unreadable record gets the time of the previous one, to keep the order."""
+    events, problems = decode_events(came.records)
+    bad = {index for index, _ in problems}
+    following = iter(events)
+    times: list[int] = []
+    for index in range(len(came.records)):
+        times.append((times[-1] if times else 0) if index in bad else next(following)[1])
+    return times

@@ -16,10 +16,9 @@ from monolith.files import FileLock, LocalStorage
 from monolith.observe import MetricClient
 from monolith.online.joiner.endpoints import kafka_place
 from monolith.online.joiner.examples import ExampleWriter
-from monolith.online.joiner.files import FileInput, FileOutput
+from monolith.online.joiner.files import FileInput, FileOutput, RolledInput, is_pattern
 from monolith.online.joiner.machine import JoinCounts
 from monolith.online.joiner.partition import JoinPartition
-from monolith.online.joiner.rolled_files import RolledInput, is_pattern
 from monolith.online.joiner.rules import JoinRuleConfig
 from monolith.online.joiner.state import PartitionState
 from monolith.online.joiner.topics import TopicInput, TopicOutput, num_partitions

@@ -16,8 +16,7 @@ from monolith.data.records import BadRecords, Records
 from monolith.errors import InvalidArgumentError, OpError
 from monolith.online.joiner.endpoints import kafka_place
 from monolith.online.joiner.topics import num_partitions
-from monolith.online.stream.admission import Admission, StreamCounts, StreamPosition
-from monolith.online.stream.config import StreamConfig
+from monolith.online.stream.admission import Admission, StreamConfig, StreamCounts, StreamPosition
 from monolith.online.stream.files import FileExamples
 from monolith.online.stream.topics import TopicExamples
 

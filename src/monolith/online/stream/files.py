@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 from monolith.errors import DataLossError
 from monolith.files import named_errors, open_if_there
 from monolith.online.joiner.examples import NumberedExample, whole_examples
-from monolith.online.stream.config import PARTITION
+from monolith.online.stream.admission import PARTITION
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

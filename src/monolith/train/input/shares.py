@@ -14,8 +14,8 @@ from monolith.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from monolith.data.file_queue import FileQueue, Files
-    from monolith.data.sources import Paths, StorageOptions
+    from monolith.data.file_queue import FileQueue
+    from monolith.data.sources import Files, Paths, StorageOptions
 
 
 class KnowsShares(Protocol):
