@@ -13,8 +13,7 @@ import pytest
 
 from deltalog.increments import PART, increment, opening
 from kafka_cluster import KafkaCluster
-from monolith.deltalog import Claim, Replay, Tail, Transport
-from monolith.deltalog.log import open_transport
+from monolith.deltalog import Claim, DeltaLog, Replay, Tail, Transport
 from monolith.errors import AbortedError, NotFoundError, UnavailableError
 from other_packages import EXAMPLE, installed
 
@@ -32,11 +31,11 @@ class Site(NamedTuple):
 
 
 TRANSPORTS: dict[str, Callable[[Site], Transport]] = {
-    "files": lambda site: open_transport(site.folder / "log", segment_bytes=1000),
-    "objects": lambda site: open_transport(f"memory://{site.name}", poll_seconds=0.01),
-    "local objects": lambda site: open_transport(f"local://{site.folder}/log", poll_seconds=0.01),
-    "kafka": lambda site: open_transport(f"kafka://{site.brokers}/{site.name}", message_bytes=150),
-    "another package": lambda site: open_transport(f"mem2://{site.folder}/log", segment_bytes=1000),
+    "files": lambda site: DeltaLog(site.folder / "log", segment_bytes=1000).transport,
+    "objects": lambda site: DeltaLog(f"memory://{site.name}", poll_seconds=0.01).transport,
+    "local objects": lambda site: DeltaLog(f"local://{site.folder}/log", poll_seconds=0.01).transport,
+    "kafka": lambda site: DeltaLog(f"kafka://{site.brokers}/{site.name}", message_bytes=150).transport,
+    "another package": lambda site: DeltaLog(f"mem2://{site.folder}/log", segment_bytes=1000).transport,
 }
 """A new transport is tested by one line here."""
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deltalog.increments import PART, increment
-from monolith.deltalog import GapError, IncrementKind, Replay, Verdict
+from monolith.deltalog import GapError, IncrementKind, Outcome, Replay, Verdict
 from monolith.errors import DataLossError, FailedPreconditionError
 from monolith.tables import LocalStore, Segment, TableConfig
 
@@ -25,10 +25,14 @@ def first_generation(numbers: int) -> list[bytes]:
     return [increment(0, kind=OPENING).encode(), *rest]
 
 
+def take_all(machine: Replay, records: list[bytes]) -> list[Outcome]:
+    return [machine.take(record) for record in records]
+
+
 def test_increments_are_applied_in_order_and_duplicates_ignored() -> None:
     records = first_generation(3)
     machine = replay()
-    outcomes = machine.take_all([records[0], records[1], records[1], records[0], records[2]])
+    outcomes = take_all(machine, [records[0], records[1], records[1], records[0], records[2]])
     assert [each.verdict.name for each in outcomes] == ["NEW_GENERATION", "APPLY", "IGNORE", "IGNORE", "APPLY"]
     assert machine.next_number == 3
     assert "was read before, increment 2 is next" in outcomes[2].text
@@ -36,7 +40,7 @@ def test_increments_are_applied_in_order_and_duplicates_ignored() -> None:
 
 def test_a_gap_is_named_and_stays() -> None:
     machine = replay()
-    machine.take_all(first_generation(2))
+    take_all(machine, first_generation(2))
     for record in (increment(5).encode(), increment(2).encode()):
         outcome = machine.take(record)
         with pytest.raises(GapError, match=r"increments 2 to 4 are missing before increment 5; resume from"):
@@ -46,7 +50,7 @@ def test_a_gap_is_named_and_stays() -> None:
 @pytest.mark.parametrize("where", [0, 60, 150, -3])
 def test_a_corrupt_record_is_named_with_the_number_that_was_expected(where: int) -> None:
     machine = replay()
-    machine.take_all(first_generation(4))
+    take_all(machine, first_generation(4))
     damaged = bytearray(increment(4).encode())
     damaged[where] ^= 4
     outcome = machine.take(bytes(damaged))
@@ -63,34 +67,34 @@ def test_a_record_of_another_part_is_corrupt() -> None:
 
 def test_older_generations_are_refused_and_newer_ones_followed() -> None:
     machine = replay()
-    machine.take_all(first_generation(3))
+    take_all(machine, first_generation(3))
     opened = increment(3, generation=2, writer=8, kind=OPENING).encode()
     late = increment(3).encode()
-    outcomes = machine.take_all([opened, late, increment(4, generation=2, writer=8).encode()])
+    outcomes = take_all(machine, [opened, late, increment(4, generation=2, writer=8).encode()])
     assert [each.verdict for each in outcomes] == [Verdict.NEW_GENERATION, Verdict.IGNORE, Verdict.APPLY]
     assert "generation 1, which generation 2 has replaced" in outcomes[1].text
 
 
 def test_of_two_that_open_a_generation_the_first_counts() -> None:
     machine = replay()
-    machine.take_all(first_generation(3))
+    take_all(machine, first_generation(3))
     winner = increment(3, generation=2, writer=8, kind=OPENING)
     loser = increment(3, generation=2, writer=9, kind=OPENING)
     more = [increment(4, generation=2, writer=9), increment(4, generation=2, writer=8)]
-    verdicts = [each.verdict for each in machine.take_all([one.encode() for one in (winner, loser, *more)])]
+    verdicts = [each.verdict for each in take_all(machine, [one.encode() for one in (winner, loser, *more)])]
     assert verdicts == [Verdict.NEW_GENERATION, Verdict.IGNORE, Verdict.IGNORE, Verdict.APPLY]
 
 
 def test_an_opening_that_came_too_late_opens_nothing() -> None:
     machine = replay()
-    machine.take_all(first_generation(4))  # its maker had seen three records
+    take_all(machine, first_generation(4))  # its maker had seen three records
     assert machine.take(increment(3, generation=2, writer=8, kind=OPENING).encode()).verdict is Verdict.IGNORE
     assert machine.take(increment(4).encode()).verdict is Verdict.APPLY
 
 
 def test_a_generation_without_its_opening_is_a_gap() -> None:
     machine = replay()
-    machine.take_all(first_generation(3))
+    take_all(machine, first_generation(3))
     outcome = machine.take(increment(3, generation=2, writer=8).encode())
     assert outcome.verdict is Verdict.GAP
     assert "the opening of generation 2 is missing" in outcome.text
@@ -109,7 +113,7 @@ def test_a_log_of_another_model_is_refused_with_what_differs() -> None:
 
 def test_reading_may_begin_at_any_number() -> None:
     machine = replay(next_number=2)
-    verdicts = [each.verdict.name for each in machine.take_all(first_generation(4))]
+    verdicts = [each.verdict.name for each in take_all(machine, first_generation(4))]
     assert verdicts == ["IGNORE", "IGNORE", "APPLY", "APPLY"]
     assert replay().take(increment(17).encode()).verdict is Verdict.APPLY
 
@@ -141,6 +145,6 @@ def test_every_reader_applies_the_log_once_whatever_else_is_between(seed: int, b
             elif kind == "second":
                 records.append(increment(number, generation=generation, writer=77, kind=OPENING).encode())
     machine = replay(next_number=begin)
-    outcomes = machine.take_all(records)
+    outcomes = take_all(machine, records)
     assert [each.increment for each in outcomes if each.verdict.counts] == log[begin:]
     assert machine.wrong is None

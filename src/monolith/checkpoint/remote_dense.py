@@ -56,11 +56,9 @@ class FrozenDense(Protocol):
 
     def gather(self) -> DenseState:
         """Gathers the weights while training continues; owners release their copies. Any thread may call it once."""
-        ...
 
     def release(self) -> None:
         """Lets the owners release their copies. Idempotent."""
-        ...
 
 
 class RemoteDense(Protocol):
@@ -69,36 +67,28 @@ class RemoteDense(Protocol):
     @property
     def steps_of_others(self) -> int:
         """Batches of all other workers, as last reported by the first owner; -1: not reported yet."""
-        ...
 
     @property
     def names(self) -> Collection[str]:
         """Names of the weights."""
-        ...
 
     def group_keys(self, optimizer: str) -> Collection[str]:
         """Returns the keys that an optimizer's rule keeps in its groups."""
-        ...
 
     def held(self) -> AbstractContextManager[None]:
         """Holds back all pushes inside the context; all owners have the same batches."""
-        ...
 
     def freeze(self) -> FrozenDense:
         """Makes every owner copy its weights."""
-        ...
 
     def scatter(self, state: DenseState, servers: Sequence[int] | None = None) -> None:
         """Sends every owner, or some of them, its part of a state; workers have to join again."""
-        ...
 
     def uninitialized(self) -> Sequence[int]:
         """Returns the owners without state: `set_initialized` was not called since they started."""
-        ...
 
     def set_initialized(self) -> None:
         """Marks all owners as having state, for as long as they run."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,11 +35,9 @@ class Stateful(Protocol):
 
     def state_dict(self) -> dict[str, Any]:
         """Returns its state."""
-        ...
 
     def load_state_dict(self, state_dict: dict[str, Any], /) -> Any:
         """Restores a state."""
-        ...
 
 
 class CutWitness(Protocol):
@@ -47,15 +45,12 @@ class CutWitness(Protocol):
 
     def before_cut(self) -> None:
         """Called before a cut is taken."""
-        ...
 
     def after_cut(self, marks: Mapping[str, ChangePosition], *, step: int) -> bytes | None:
         """Returns the position to save; `marks` are those of the cut, by store. None: nothing to save."""
-        ...
 
     def committed(self, path: str) -> None:
         """Called, in any thread, when the checkpoint of such a cut is committed, with its prefix; must not block."""
-        ...
 
 
 class RestoredFrom(NamedTuple):

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from monolith.tables import Schema, Store
 
 BaseKind = Literal["snapshots", "checkpoint"]
-_SUFFIX = ".json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +57,6 @@ class Base:
     def __post_init__(self) -> None:
         if not is_name(self.name) or self.name.startswith("."):
             raise InvalidArgumentError(f"delta log: the name of a base must be that of a file, got {self.name!r}")
-
-    @property
-    def document(self) -> str:
-        """Name of the document that describes this base."""
-        return self.name + _SUFFIX
 
     def holds(self, part: str) -> bool:
         """Returns whether a reader can start a part here: the base has its position and its rows or weights."""
@@ -128,11 +122,6 @@ def transport_of(place: str | os.PathLike[str]) -> type[Transport]:
     return found
 
 
-def open_transport(place: str | os.PathLike[str], **options: Any) -> Transport:
-    """Opens the storage of a log."""
-    return transport_of(place)(str(place), **options)
-
-
 class DeltaLog(Closing):
     """A log of increments. Thread-safe; each writer and each reader belongs to one thread.
 
@@ -161,20 +150,13 @@ class DeltaLog(Closing):
         base_folder: str | None = None,
         **options: Any,
     ) -> None:
-        self.transport = open_transport(place, **options)
-        own_folder = join(self.transport.place, "bases") if self.transport.holds_bases else None
-        self._base_folder = own_folder if base_folder is None else base_folder
-        self._clock = clock or SystemClock()
-
-    @property
-    def place(self) -> str:
+        self.transport = transport_of(place)(str(place), **options)
+        self.place = self.transport.place
         """Path or URL of the log."""
-        return self.transport.place
-
-    @property
-    def base_folder(self) -> str | None:
+        own_folder = join(self.place, "bases") if self.transport.holds_bases else None
+        self.base_folder = own_folder if base_folder is None else base_folder
         """Where `save_base` writes; None: nowhere."""
-        return self._base_folder
+        self._clock = clock or SystemClock()
 
     # Parts
 
@@ -262,7 +244,7 @@ class DeltaLog(Closing):
 
     def add_base(self, base: Base) -> None:
         """Adds a state from which readers may start."""
-        self.transport.put_document(base.document, base.to_bytes())
+        self.transport.put_document(f"{base.name}.json", base.to_bytes())
 
     def save_base(
         self,
@@ -288,27 +270,25 @@ class DeltaLog(Closing):
         Raises:
             FailedPreconditionError: the transport holds no bases, and there is no `base_folder`.
         """
-        if self._base_folder is None:
+        if self.base_folder is None:
             raise FailedPreconditionError(
                 f"delta log '{self.place}': a base needs a folder; write DeltaLog(..., base_folder=...)"
             )
-        path = join(self._base_folder, name)
+        path = join(self.base_folder, name)
         for store_name, store in stores.items():
             save(store, join(path, store_name), state=False)
         if dense is not None:
             storage = open_storage(path)
             storage.make()
             storage.replace(_DENSE_FILE, dense)
-        created = int(1000 * self._clock.now())
-        folders = {store_name: store_name for store_name in stores}
         base = Base(
             name=name,
             kind="snapshots",
             path=path,
             numbers=dict(numbers),
             after=dict(after or {}),
-            stores=folders,
-            created_ms=created,
+            stores={store_name: store_name for store_name in stores},
+            created_ms=int(1000 * self._clock.now()),
             step=step,
             dense=None if dense is None else _DENSE_FILE,
         )
@@ -319,9 +299,9 @@ class DeltaLog(Closing):
         """Removes a base from the log, and its files if `save_base` wrote them. Checkpoint files stay."""
         base = {base.name: base for base in self.bases()}.get(name)
         self.transport.remove_document(f"{name}.json")
-        if self._base_folder is None or base is None or base.kind != "snapshots":
+        if self.base_folder is None or base is None or base.kind != "snapshots":
             return
-        if base.path == join(self._base_folder, name):
+        if base.path == join(self.base_folder, name):
             with named_errors(base.path, "removed"):
                 remove_folder(base.path)
 
@@ -376,12 +356,11 @@ def kept_by(bases: Sequence[Base], parts: Iterable[str], *, keep: int) -> Kept:
         parts: All parts of the log.
         keep: Number of bases to keep for each part.
     """
-    newest = {part: _by_number(bases, part)[-keep:] for part in parts}
+    by_number = {  # not by time: clocks jump
+        part: sorted((base for base in bases if base.holds(part)), key=lambda base: base.numbers[part])
+        for part in parts
+    }
+    newest = {part: holding[-keep:] for part, holding in by_number.items()}
     kept = {base.name for holding in newest.values() for base in holding}
     needed = {part: min((base.numbers[part] + 1 for base in holding), default=0) for part, holding in newest.items()}
     return Kept([base for base in bases if base.name in kept], needed)
-
-
-def _by_number(bases: Sequence[Base], part: str) -> list[Base]:
-    """Returns the bases that hold a part, the newest last; ordered by the contained number, since clocks jump."""
-    return sorted((base for base in bases if base.holds(part)), key=lambda base: base.numbers[part])

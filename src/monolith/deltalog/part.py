@@ -182,11 +182,6 @@ class PartWriter(Closing):
         self._appender: Appender | None = None
         self._open(after_writer=None)
 
-    @property
-    def transport(self) -> Transport:
-        """Storage of the log."""
-        return self._transport
-
     def append(self, *, mark: ChangePosition | None = None, **fields: Any) -> Increment:
         """Appends an increment, which is durable when this returns.
 

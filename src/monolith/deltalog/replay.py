@@ -23,7 +23,7 @@ from monolith.errors import DataLossError, FailedPreconditionError, OpError
 from monolith.tables import Schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from monolith.deltalog.transport import Tail
 
@@ -103,36 +103,28 @@ class Replay:
         """Generation of the last record that counted; None before the first."""
         self.writer: int | None = None
         self.expect(schema)
-        self._wrong: Outcome | None = None
+        self.wrong: Outcome | None = None
+        """Outcome of the first faulty record; None: no fault."""
 
     def expect(self, schema: Schema | None) -> None:
         """Sets the expected schema of the rows; None: any."""
         self.schema = schema
         self._digest = 0 if schema is None else schema.digest
 
-    @property
-    def wrong(self) -> Outcome | None:
-        """Outcome of the first faulty record; None: no fault."""
-        return self._wrong
-
     def take(self, record: bytes, *, where: str = "") -> Outcome:
         """Decides about the next record; `where` is its location, for messages."""
-        if self._wrong is not None:
-            return self._wrong
+        if self.wrong is not None:
+            return self.wrong
         outcome = self._judged(record)
         if where and outcome.text:
             outcome = replace(outcome, text=f"{outcome.text} ({where})")
         if outcome.verdict.is_wrong:
-            self._wrong = outcome
+            self.wrong = outcome
         elif outcome.verdict.counts and outcome.increment is not None:
             self.next_number = outcome.increment.number + 1
             self.generation = outcome.increment.generation
             self.writer = outcome.increment.writer
         return outcome
-
-    def take_all(self, records: Iterable[bytes]) -> list[Outcome]:
-        """Decides about several records, in order."""
-        return [self.take(record) for record in records]
 
     @property
     def _subject(self) -> str:
@@ -248,7 +240,7 @@ class Audit:
             try:
                 record = tail.next()
             except DataLossError as error:
-                self._add(Fault.CORRUPT, error.message, generation=None, number=None)
+                self._faults.append(self._finding(Fault.CORRUPT, error.message, None, None))
                 tail.skip()
                 continue
             if record is None:
@@ -281,11 +273,10 @@ class Audit:
             if increment.number in numbers:
                 rest = (range(numbers.start, increment.number), range(increment.number + 1, numbers.stop))
                 self._missing[index : index + 1] = [(part, gap) for part in rest if part]
-                text = f"{outcome.text}: it comes too late"
-                self._add(Fault.REORDERED, text, generation=increment.generation, number=increment.number)
+                self._add(Fault.REORDERED, f"{outcome.text}: it comes too late", increment)
                 return
         if (increment.generation, increment.writer) == (self._replay.generation, self._replay.writer):
-            self._add(Fault.DOUBLED, outcome.text, generation=increment.generation, number=increment.number)
+            self._add(Fault.DOUBLED, outcome.text, increment)
         else:
             self.replaced += 1
 
@@ -293,17 +284,11 @@ class Audit:
         increment, generation = outcome.increment, self._replay.generation
         if outcome.verdict is Verdict.GAP and increment is not None:
             numbers = range(increment.number if expected is None else expected, increment.number)
-            gap = Finding(
-                fault=Fault.GAP,
-                part=self.part,
-                text=outcome.text,
-                generation=increment.generation,
-                number=numbers.start,
-            )
+            gap = self._finding(Fault.GAP, outcome.text, increment.generation, numbers.start)
             self._missing.append((numbers or range(increment.number, increment.number + 1), gap))
         else:
             fault = Fault.FOREIGN if outcome.verdict is Verdict.FOREIGN else Fault.CORRUPT
-            self._add(fault, outcome.text, generation=generation, number=expected)
+            self._faults.append(self._finding(fault, outcome.text, generation, expected))
         self._go_on_behind(None if outcome.verdict is Verdict.CORRUPT else increment)
 
     def _go_on_behind(self, increment: Increment | None) -> None:
@@ -325,10 +310,11 @@ class Audit:
             try:
                 self._replay.expect(Schema.parse(increment.payload.decode()))
             except (DataLossError, UnicodeDecodeError) as error:
-                text = (
-                    f"delta log '{self._place}', part {self.part!r}, increment {increment.number}: no schema: {error}"
-                )
-                self._add(Fault.CORRUPT, text, generation=increment.generation, number=increment.number)
+                subject = f"delta log '{self._place}', part {self.part!r}, increment {increment.number}"
+                self._add(Fault.CORRUPT, f"{subject}: no schema: {error}", increment)
 
-    def _add(self, fault: Fault, text: str, *, generation: int | None, number: int | None) -> None:
-        self._faults.append(Finding(fault=fault, part=self.part, text=text, generation=generation, number=number))
+    def _add(self, fault: Fault, text: str, increment: Increment) -> None:
+        self._faults.append(self._finding(fault, text, increment.generation, increment.number))
+
+    def _finding(self, fault: Fault, text: str, generation: int | None, number: int | None) -> Finding:
+        return Finding(fault=fault, part=self.part, text=text, generation=generation, number=number)

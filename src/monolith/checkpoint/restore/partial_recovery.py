@@ -37,7 +37,6 @@ class Servers(Protocol):
     @property
     def num_ps(self) -> int:
         """Number of servers."""
-        ...
 
 
 class PsMonitor:

@@ -35,26 +35,21 @@ class RestoredRows(Protocol):
     @property
     def schema(self) -> Schema:
         """Schema of the rows."""
-        ...
 
     @property
     def owned(self) -> Sequence[range]:
         """The buckets of each owner."""
-        ...
 
     def prepare_restore(
         self, folder: str, manifest: SnapshotManifest, *, buckets: range, ignore_unknown_tables: bool = False
     ) -> PreparedRestore:
         """Reads and checks the files of some buckets."""
-        ...
 
     def load(self, blocks: Iterable[RowBlock], *, buckets: range, replace: bool) -> LoadReport:
         """Loads rows."""
-        ...
 
     def resume(self, *, applied: Sequence[OwnerClock], generation: int) -> None:
         """Sets the progress of the saved run."""
-        ...
 
 
 class StoreRestore:

@@ -77,7 +77,6 @@ class Tally(Protocol):
 
     def take(self) -> Trained:
         """Returns what was trained since the last call."""
-        ...
 
 
 class ExamplesTally:

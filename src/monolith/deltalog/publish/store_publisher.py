@@ -43,12 +43,10 @@ class StorePublisher(Protocol):
     @property
     def has_own_clock(self) -> bool:
         """Whether it publishes on its own schedule; `publish` is then called only to force changes into the log."""
-        ...
 
     @property
     def numbers(self) -> Mapping[str, int]:
         """Part -> number of its last increment."""
-        ...
 
     def open(self) -> None:
         """Claims the parts from their previous writers. Idempotent.
@@ -56,27 +54,21 @@ class StorePublisher(Protocol):
         Raises:
             OpError: the log is unreachable; the call can be retried.
         """
-        ...
 
     def publish(self, trained: Trained) -> int:
         """Writes what has changed since the last call; returns the number of increments."""
-        ...
 
     def needs(self) -> Mapping[str, int]:
         """Returns the numbers that dense weights copied before the last `publish` need."""
-        ...
 
     def before_cut(self) -> Mapping[str, int]:
         """Returns the numbers, including those of ended parts."""
-        ...
 
     def after_cut(self, mark: ChangePosition) -> Mapping[str, ChangePosition]:
         """Returns part -> the mark of its rows at a cut, or a later one; an increment after it will be written."""
-        ...
 
     def close(self) -> None:
         """Stops publishing; the log is unchanged."""
-        ...
 
 
 class StorePublishingConfig(NamedTuple):
@@ -105,4 +97,3 @@ class PublishedRows(Protocol):
             log: Log to which changes are written; every owner of rows must be able to reach it.
             publishing_config: Settings.
         """
-        ...

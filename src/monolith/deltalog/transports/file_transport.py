@@ -8,6 +8,7 @@ the records written before its segment was created, and later ones do not count.
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import itertools
 import os
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monolith.deltalog.increment import RecordHeader
+    from monolith.files import Storage
 
 MARKER = "delta_log.json"
 """File that identifies a folder as a log."""
@@ -44,7 +46,44 @@ _PARTS = "parts"
 SEGMENT_BYTES = 64 << 20
 
 
-class FileTransport(Transport):
+class FolderTransport(Transport):
+    """The marker and the documents of a log below one folder of a file system."""
+
+    _storage: Storage
+
+    @abc.abstractmethod
+    def _make_log(self) -> None:
+        """Creates the folder and its marker, durably; refuses a folder that holds other things."""
+
+    def _require_log(self) -> None:
+        if not self._storage.exists(MARKER):
+            raise NotFoundError(
+                f"'{self.place}': there is no delta log ({MARKER} is missing); the first writer makes it"
+            )
+
+    def put_document(self, name: str, text: bytes) -> None:
+        """Writes a file, atomically replacing a previous one."""
+        self._make_log()
+        documents = self._storage.below(_DOCUMENTS)
+        documents.make()
+        documents.replace(name, text)
+
+    def documents(self) -> dict[str, bytes]:
+        """Returns every JSON file; one that vanishes meanwhile was removed."""
+        folder = self._storage.below(_DOCUMENTS)
+        documents: dict[str, bytes] = {}
+        for name in folder.names():
+            if name.endswith(".json"):
+                with contextlib.suppress(NotFoundError):
+                    documents[name] = folder.read(name)
+        return documents
+
+    def remove_document(self, name: str) -> None:
+        """Removes the file."""
+        self._storage.remove(f"{_DOCUMENTS}/{name}")
+
+
+class FileTransport(FolderTransport):
     """A transport over segment files.
 
     Args:
@@ -86,7 +125,9 @@ class FileTransport(Transport):
     def open(self, part: str, opening: Callable[[Claim], bytes], *, after_writer: int | None = None) -> FileAppender:
         """Creates the first segment of a generation, then reads where the previous generation ended."""
         require_part(part)
-        folder = self._make_folder(part)
+        self._make_log()
+        folder = self._part(part)
+        LocalStorage(folder).make()
         contended = Backoff(0.001, 0.064, jitter="full")
         while True:
             extent = self.extent(part)
@@ -139,34 +180,6 @@ class FileTransport(Transport):
         if segments:
             LocalStorage(folder).sync()
 
-    # Documents
-
-    def put_document(self, name: str, text: bytes) -> None:
-        """Writes a file, atomically replacing a previous one."""
-        self._make_folder(None)
-        documents = self._storage.below(_DOCUMENTS)
-        documents.make()
-        documents.replace(name, text)
-
-    def documents(self) -> dict[str, bytes]:
-        """Returns every JSON file; one that vanishes meanwhile was removed."""
-        documents: dict[str, bytes] = {}
-        folder = self._folder / _DOCUMENTS
-        with named_errors(str(folder), "read"):
-            for path in sorted(folder.glob("*.json")):
-                try:
-                    documents[path.name] = path.read_bytes()
-                except FileNotFoundError:
-                    continue
-        return documents
-
-    def remove_document(self, name: str) -> None:
-        """Removes the file."""
-        self._storage.below(_DOCUMENTS).remove(name)
-
-    def close(self) -> None:
-        """Does nothing: no resources are held."""
-
     # Internals
 
     def _is_damaged(self, part: str) -> bool:
@@ -178,33 +191,18 @@ class FileTransport(Transport):
         require_part(part)
         return self._folder / _PARTS / part
 
-    def _require_log(self) -> None:
-        if not (self._folder / MARKER).is_file():
-            raise NotFoundError(
-                f"'{self._folder}': there is no delta log ({MARKER} is missing); the first writer makes it"
-            )
-
-    def _make_folder(self, part: str | None) -> Path:
-        """Creates the folders of the log and of a part, durably."""
-        folder = self._folder if part is None else self._part(part)
-        with named_errors(str(folder), "made"):
-            if self._holds_other_things():
+    def _make_log(self) -> None:
+        with named_errors(self.place, "made"):
+            # A log that another writer is creating holds only the marker.
+            others = [name for name in self._storage.names() if not name.lstrip(".").startswith(MARKER)]
+            has_marker = self._storage.exists(MARKER)
+            if others and not has_marker:
                 raise FailedPreconditionError(
                     f"'{self._folder}': it holds other things than a delta log; give another folder"
                 )
             self._storage.make()
-            if not (self._folder / MARKER).is_file():
+            if not has_marker:
                 self._storage.replace(MARKER, MARKER_TEXT)
-            if part is not None:
-                LocalStorage(folder).make()
-        return folder
-
-    def _holds_other_things(self) -> bool:
-        """Returns whether the folder is not a log; one that another writer is creating holds only the marker."""
-        if not self._folder.is_dir():
-            return False
-        others = [path.name for path in self._folder.iterdir() if not path.name.lstrip(".").startswith(MARKER)]
-        return bool(others) and not (self._folder / MARKER).is_file()
 
     def _opened(
         self, part: str, folder: Path, opening: Callable[[Claim], bytes], after_writer: int | None

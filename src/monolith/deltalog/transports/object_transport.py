@@ -8,12 +8,11 @@ fsspec driver has no exclusive create is rejected when the part is opened.
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from monolith.deltalog.increment import HEAD, RecordHeader, read_head, require_part
-from monolith.deltalog.transport import Claim, Extent, Transport
-from monolith.deltalog.transports.file_transport import MARKER, MARKER_TEXT, replaced
+from monolith.deltalog.transport import Claim, Extent
+from monolith.deltalog.transports.file_transport import MARKER, MARKER_TEXT, FolderTransport, replaced
 from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError, UnimplementedError
 from monolith.files import open_storage
 
@@ -22,11 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _NAME = re.compile(r"(\d{20})\.increment")
-_DOCUMENTS = "bases"
 POLL_SECONDS = 0.1
 
 
-class ObjectTransport(Transport):
+class ObjectTransport(FolderTransport):
     """A transport over objects.
 
     Args:
@@ -41,10 +39,7 @@ class ObjectTransport(Transport):
 
     def parts(self) -> list[str]:
         """Returns the names of the folders that have objects."""
-        if not self._storage.exists(MARKER):
-            raise NotFoundError(
-                f"'{self.place}': there is no delta log ({MARKER} is missing); the first writer makes it"
-            )
+        self._require_log()
         names = self._storage.below("parts").names()
         return sorted(name for name in names if self.numbers(name))
 
@@ -90,31 +85,6 @@ class ObjectTransport(Transport):
         for number in gone:  # the lowest first, so that no gap arises
             self._storage.remove(_name(part, number))
         return numbers[len(gone)] if numbers else 0
-
-    # Documents
-
-    def put_document(self, name: str, text: bytes) -> None:
-        """Writes the document as one object."""
-        self._make_log()
-        self._storage.below(_DOCUMENTS).make()
-        self._storage.replace(f"{_DOCUMENTS}/{name}", text)
-
-    def documents(self) -> dict[str, bytes]:
-        """Returns every JSON object; one that vanishes meanwhile was removed."""
-        folder = self._storage.below(_DOCUMENTS)
-        documents: dict[str, bytes] = {}
-        for name in folder.names():
-            if name.endswith(".json"):
-                with suppress(NotFoundError):
-                    documents[name] = folder.read(name)
-        return documents
-
-    def remove_document(self, name: str) -> None:
-        """Removes the object."""
-        self._storage.remove(f"{_DOCUMENTS}/{name}")
-
-    def close(self) -> None:
-        """Does nothing: no resources are held."""
 
     # For tails and appenders
 
