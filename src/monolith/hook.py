@@ -52,22 +52,18 @@ class LastStep(Protocol):
     @property
     def loss(self) -> Tensor | float | None:
         """The loss, a scalar; None where the step computed none."""
-        ...
 
     @property
     def predictions(self) -> Any:
         """Predictions: a tensor, or several by name; None where there are none."""
-        ...
 
     @property
     def label(self) -> Any:
         """Labels: a tensor, or several by name; None where there are none."""
-        ...
 
     @property
     def num_examples(self) -> int:
         """Number of examples of the batch; 0 where the batch does not specify it."""
-        ...
 
 
 class NamedLists(Protocol):
@@ -78,15 +74,12 @@ class NamedLists(Protocol):
 
     def add(self, names: str | Sequence[str], value: Any) -> None:
         """Appends `value` to one or several lists."""
-        ...
 
     def get(self, name: str) -> list[Any] | None:
         """Returns the list of this name; None where nothing was added."""
-        ...
 
     def clear(self, name: str) -> None:
         """Empties the list of this name."""
-        ...
 
 
 class StepLock(Protocol):
@@ -94,11 +87,9 @@ class StepLock(Protocol):
 
     def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool:
         """Acquires the lock; False if it was not available."""
-        ...
 
     def release(self) -> None:
         """Releases the lock."""
-        ...
 
     def __enter__(self) -> bool: ...
 
@@ -117,12 +108,10 @@ class HookedSession(Protocol):
     @property
     def global_step(self) -> int:
         """Number of trained steps."""
-        ...
 
     @property
     def last(self) -> LastStep | None:
         """Results of the last step; None before the first one, and where steps have none."""
-        ...
 
     @property
     def state(self) -> TrainState:
@@ -131,34 +120,27 @@ class HookedSession(Protocol):
         Raises:
             FailedPreconditionError: the session has no state, or none yet.
         """
-        ...
 
     @property
     def collections(self) -> NamedLists:
         """Named lists of the model's parts."""
-        ...
 
     @property
     def step_lock(self) -> StepLock:
         """Held by the session during a step. A thread that holds it may read or save the state."""
-        ...
 
     def settle(self) -> None:
         """Applies all updates in flight to the state, and discards prefetched rows."""
-        ...
 
     @property
     def stop_requested(self) -> bool:
         """Whether the current step is the last one."""
-        ...
 
     def request_stop(self) -> None:
         """Ends training after the current step."""
-        ...
 
     def on_close(self, close: Call) -> None:
         """Registers `close`, called when the session closes, with or without an error, in reverse order."""
-        ...
 
 
 class StepContext:

@@ -18,11 +18,9 @@ class SaveGuard(Protocol):
 
     def before_save(self, session: HookedSession, global_step_value: int) -> object:
         """Called once before the first attempt."""
-        ...
 
     def after_save(self, session: HookedSession, global_step_value: int) -> object:
         """Called once after the save, also after a failure."""
-        ...
 
 
 class SaverListener:

@@ -62,15 +62,12 @@ class SwitchedTimer(Protocol):
 
     def enable(self) -> None:
         """Allows the timer to be due."""
-        ...
 
     def disable(self) -> None:
         """Prevents the timer from being due."""
-        ...
 
     def trigger_next(self) -> None:
         """Makes the timer due at the next check."""
-        ...
 
 
 class SyncTrainingForceDumpHook(AgreeingHook):

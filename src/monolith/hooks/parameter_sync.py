@@ -32,15 +32,12 @@ class Pusher(Protocol):
 
     def set_targets(self, targets: Sequence[str]) -> None:
         """Replaces the receivers."""
-        ...
 
     def push(self, *, limit_seconds: float) -> object:
         """Sends the receivers the rows that they lack; raises an `OpError` if none of them receives anything."""
-        ...
 
     def close(self) -> None:
         """Closes connections."""
-        ...
 
 
 class SyncBackend(Protocol):
@@ -49,15 +46,12 @@ class SyncBackend(Protocol):
     @property
     def num_shards(self) -> int:
         """Number of serving shards of the model."""
-        ...
 
     def get_sync_targets(self, sub_graph: str) -> Sequence[str]:
         """Returns the addresses of the replicas of a sub-graph, such as ``ps_0``."""
-        ...
 
     def open_pusher(self, ps_index: int) -> Pusher:
         """Returns a pusher for ``ps_<index>``; the caller closes it."""
-        ...
 
 
 class PushThread:

@@ -67,15 +67,12 @@ class Profiler(Protocol):
 
     def start(self) -> None:
         """Starts the trace."""
-        ...
 
     def stop(self) -> None:
         """Stops the trace."""
-        ...
 
     def export_chrome_trace(self, path: str) -> object:
         """Writes the trace to a local file."""
-        ...
 
 
 def make_torch_profiler() -> Profiler:
@@ -157,11 +154,7 @@ class CudaProfilerHook(Hook):
     """
 
     def __init__(
-        self,
-        from_to: str,
-        *,
-        start: Callable[[], object] | None = None,
-        stop: Callable[[], object] | None = None,
+        self, from_to: str, *, start: Callable[[], object] | None = None, stop: Callable[[], object] | None = None
     ) -> None:
         self._start_step, self._end_step = _parse_range(from_to)
         if start is None and not torch.cuda.is_available():

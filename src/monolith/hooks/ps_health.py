@@ -33,7 +33,6 @@ class TellsHealth(Protocol):
 
     def health(self) -> Sequence[ServerHealth | None]:
         """Returns the memory in use of each server; None for one that does not answer."""
-        ...
 
 
 class PsHealthHook(Hook):

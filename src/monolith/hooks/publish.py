@@ -30,13 +30,7 @@ class DeltaPublishHook(Hook):
         options: Fields of `PublisherConfig`, except those that the session sets.
     """
 
-    def __init__(
-        self,
-        log: DeltaLog | str,
-        *,
-        publish_dense: bool = True,
-        **options: Any,
-    ) -> None:
+    def __init__(self, log: DeltaLog | str, *, publish_dense: bool = True, **options: Any) -> None:
         self._log = log
         self._publish_dense = publish_dense
         self._options = options

@@ -31,15 +31,12 @@ class RunRecordWriter(Protocol):
 
     def open(self) -> None:
         """Called when a session begins, and again when it was rebuilt."""
-        ...
 
     def write(self, step: int, record: Mapping[str, float]) -> None:
         """Writes the measurements up to a step: name -> number."""
-        ...
 
     def close(self) -> None:
         """Called when the session ends, also after an error."""
-        ...
 
 
 class RecordHook(Hook):

@@ -105,11 +105,7 @@ class HeartbeatHook(Hook):
     """
 
     def __init__(
-        self,
-        *,
-        metrics: MetricClient | None = None,
-        every_secs: float = HEARTBEAT_SECONDS,
-        clock: Clock | None = None,
+        self, *, metrics: MetricClient | None = None, every_secs: float = HEARTBEAT_SECONDS, clock: Clock | None = None
     ) -> None:
         if not every_secs > 0:
             raise ValueError(f"HeartbeatHook: every_secs must be > 0, got {every_secs}")

@@ -38,11 +38,9 @@ class SharedFlags(Protocol):
 
     def set(self, index: int, value: bool) -> None:
         """Changes one flag."""
-        ...
 
     def read(self) -> Sequence[bool]:
         """Returns a consistent copy of all flags."""
-        ...
 
     def wait(
         self,
@@ -52,7 +50,6 @@ class SharedFlags(Protocol):
         give_up: Callable[[], bool] | None = None,
     ) -> bool:
         """Blocks until the predicate holds and returns True; False on timeout or when `give_up` returned True."""
-        ...
 
 
 class InProcessFlags:

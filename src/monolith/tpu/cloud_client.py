@@ -40,7 +40,6 @@ class HttpTransport(Protocol):
 
     def __call__(self, method: str, url: str, headers: Mapping[str, str]) -> bytes:
         """Raises UnavailableError where there is no good answer."""
-        ...
 
 
 class TpuClient(Protocol):
@@ -48,15 +47,12 @@ class TpuClient(Protocol):
 
     def configure_tpu_version(self, version: str) -> None:
         """Sets the runtime version of all its nodes."""
-        ...
 
     def wait_for_healthy(self) -> None:
         """Returns when it is healthy."""
-        ...
 
     def num_hosts(self) -> int:
         """Returns the number of its hosts."""
-        ...
 
 
 def send(method: str, url: str, headers: Mapping[str, str]) -> bytes:

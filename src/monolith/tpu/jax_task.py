@@ -38,13 +38,7 @@ class JaxTask(TaskWrapper):
     """
 
     def __init__(
-        self,
-        task: Task,
-        backend: Backend,
-        devices: Devices,
-        *,
-        num_replicas: int = 1,
-        stopping_signals: bool = False,
+        self, task: Task, backend: Backend, devices: Devices, *, num_replicas: int = 1, stopping_signals: bool = False
     ) -> None:
         params = task.p.copy()
         if params.accelerator is not None:

@@ -134,10 +134,7 @@ class TPURunner:
     # Estimators
 
     def create_tpu_estimator(
-        self,
-        task: Task,
-        feature_config: Mapping[str, Any] | None = None,
-        table_config: Mapping[str, Any] | None = None,
+        self, task: Task, feature_config: Mapping[str, Any] | None = None, table_config: Mapping[str, Any] | None = None
     ) -> tuple[TPUEstimator, int]:
         """Returns an estimator on TPUs, and its number of replicas: 8 for each host.
 
@@ -175,10 +172,7 @@ class TPURunner:
         return TPUEstimator(wrapped, self._trainer_config(task), train_batch, eval_batch, spec), total_replicas
 
     def create_tpu_estimator_on_cpu(
-        self,
-        task: Task,
-        feature_config: Mapping[str, Any] | None = None,
-        table_config: Mapping[str, Any] | None = None,
+        self, task: Task, feature_config: Mapping[str, Any] | None = None, table_config: Mapping[str, Any] | None = None
     ) -> tuple[TPUEstimator, int]:
         """Returns an estimator by JAX on the CPU, with one replica: a step is one batch of the task."""
         backend = load_backend()
@@ -336,8 +330,7 @@ class TPURunner:
                 prefetch=int(options.pipeline_execution), wait_for_batches=options.pipeline_execution
             ),
             reporting=ReportingConfig(
-                log_every_steps=options.iterations_per_loop,
-                summary_every_steps=options.host_call_every_n_steps or None,
+                log_every_steps=options.iterations_per_loop, summary_every_steps=options.host_call_every_n_steps or None
             ),
             deterministic="deterministic" in task.p and bool(task.p.deterministic),
         )

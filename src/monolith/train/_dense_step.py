@@ -76,12 +76,10 @@ class FollowedStep(Protocol):
     @property
     def reached(self) -> int:
         """The global step after it."""
-        ...
 
     @property
     def num_pushes(self) -> int:
         """Updates of rows that come with it."""
-        ...
 
 
 class DenseStep(Protocol):
@@ -94,21 +92,17 @@ class DenseStep(Protocol):
             Server -> the worker's last batch in its dense weights, None if there was none. Servers that store none of
             the weights are omitted.
         """
-        ...
 
     @property
     def under_way(self) -> int:
         """Steps of which some server has not confirmed its update."""
-        ...
 
     @property
     def in_step(self) -> bool:
         """Returns whether other ranks make the same steps, so that `combine` is needed."""
-        ...
 
     def begin(self) -> None:
         """Provides the weights for this step. Call it before the model computes."""
-        ...
 
     def combine(self, gradients: StepGradients) -> None:
         """Combines the clipped gradients of this process with those of the other ranks.
@@ -116,7 +110,6 @@ class DenseStep(Protocol):
         Raises:
             InvalidArgumentError: the gradients must not be applied; nothing has changed.
         """
-        ...
 
     def follow(self, weights: Sequence[Parameter]) -> FollowedStep | None:
         """Takes part in a step of other processes, without a batch.
@@ -127,15 +120,12 @@ class DenseStep(Protocol):
         Returns:
             Content of the step; None if no other process has a batch.
         """
-        ...
 
     def step(self, stamp: BatchStamp | None, global_step: int) -> None:
         """Updates the weights with the computed gradients."""
-        ...
 
     def settle(self) -> None:
         """Waits for everything in flight, and discards prefetched weights."""
-        ...
 
 
 class LocalDense:

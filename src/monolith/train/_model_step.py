@@ -42,13 +42,7 @@ class ModelStep:
     """
 
     def __init__(
-        self,
-        task: Task,
-        state: TrainState,
-        pipeline: TablePipeline,
-        dense: DenseStep,
-        *,
-        strategy: Strategy,
+        self, task: Task, state: TrainState, pipeline: TablePipeline, dense: DenseStep, *, strategy: Strategy
     ) -> None:
         self._task = task
         self._state = state

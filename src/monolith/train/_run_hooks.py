@@ -285,11 +285,7 @@ def _saving_hooks(
     evicts = saving.evict_after and strategy.removes_rows
     attached = [*strategy.saver_listeners(saver), *exports(saver), *([EvictAfterSave()] if evicts else [])]
     full = NoFirstSaveCheckpointSaverHook(
-        saver,
-        timer=timer,
-        listeners=attached,
-        guard_saver_listeners=guards,
-        ignore_save_errors=saving.ignore_errors,
+        saver, timer=timer, listeners=attached, guard_saver_listeners=guards, ignore_save_errors=saving.ignore_errors
     )
     if dense_timer is None:
         return [full]

@@ -85,11 +85,7 @@ class _AsyncCall:
     """A function, its arguments, and the queue in which they wait."""
 
     def __init__(
-        self,
-        target: Callable[..., Any],
-        args: Sequence[Any] | None,
-        kwargs: Mapping[str, Any] | None,
-        queue_name: str,
+        self, target: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None, queue_name: str
     ) -> None:
         if not callable(target):
             raise TypeError(f"{queue_name!r}: expected a function, got {type(target).__name__}")

@@ -101,11 +101,7 @@ class Estimator(Closing):
         with monolith_discovery(self._options.runner_settings()) as discovery:
             assert discovery is not None  # noqa: S101 - the options are not local
             self._trainer = distributed_train(
-                self._options,
-                discovery,
-                self._params,
-                user_hooks=hooks,
-                settings=JobProgramConfig(max_steps=max_steps),
+                self._options, discovery, self._params, user_hooks=hooks, settings=JobProgramConfig(max_steps=max_steps)
             )
         return TrainState(global_step=0 if self._trainer is None else self._trainer.global_step)
 

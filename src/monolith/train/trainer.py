@@ -215,11 +215,7 @@ class Trainer:
         if saving.best_metric is not None and self.config.model_dir is not None:
             checkpoint = prefix_of(SaverConfig().basename, session.global_step)
             keep_best(
-                self.config.model_dir,
-                means,
-                checkpoint=checkpoint,
-                metric=saving.best_metric,
-                mode=saving.best_mode,
+                self.config.model_dir, means, checkpoint=checkpoint, metric=saving.best_metric, mode=saving.best_mode
             )
         return means
 
@@ -338,12 +334,7 @@ class Trainer:
         if strategy.is_chief:
             chief += strategy.hooks_before_savers()
             chief += chief_hooks(
-                config,
-                saver,
-                strategy,
-                model_name=self._model_name,
-                clock=self._clock,
-                exports=self._export_listeners,
+                config, saver, strategy, model_name=self._model_name, clock=self._clock, exports=self._export_listeners
             )
             chief += self.task.training_chief_hooks()
         else:

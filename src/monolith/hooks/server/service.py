@@ -28,7 +28,6 @@ class TriggersSave(Protocol):
 
     def trigger_save(self, session: HookedSession) -> object:
         """Saves now; raises on failure."""
-        ...
 
 
 class ControllerService:
@@ -62,8 +61,7 @@ class ControllerService:
     def GetBlockStatus(self, request: Any, is_wanted: Callable[[], bool]) -> Any:  # noqa: ARG002, N802 - as on the wire
         """Returns the workers that wait at the barrier and those that do not."""
         return messages.GetBlockStatusResponse(
-            blocked_indices=self._barrier.get_blocked_indices(),
-            unblocked_indices=self._barrier.get_unblocked_indices(),
+            blocked_indices=self._barrier.get_blocked_indices(), unblocked_indices=self._barrier.get_unblocked_indices()
         )
 
     def SaveCheckpoint(self, request: Any, is_wanted: Callable[[], bool]) -> Any:  # noqa: ARG002, N802 - as on the wire

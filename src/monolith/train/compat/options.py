@@ -344,8 +344,7 @@ class RunnerConfig(DistributedCpuTrainingConfig):
     """
 
     task: Annotated[
-        str | None,
-        ReadBy("`make_trainer` and the runners of a job, which refuse another than the given one"),
+        str | None, ReadBy("`make_trainer` and the runners of a job, which refuse another than the given one")
     ] = None
     """Which task: module:Class, or a registered name. The positional argument of `monolith train`."""
     tf_config: Annotated[str | None, OfAJob(), InDiscoveryConfig()] = None

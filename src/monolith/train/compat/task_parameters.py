@@ -160,10 +160,7 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
     Parameter("metrics.use_data_service", False, "Read through the data service.", Refused(reasons.DATA_SERVICE)),
     # Serving
     Parameter(
-        "serving.export_with_gpu_allowed",
-        False,
-        "Let the exported model use a GPU.",
-        Refused(reasons.EXPORT_ON_GPU),
+        "serving.export_with_gpu_allowed", False, "Let the exported model use a GPU.", Refused(reasons.EXPORT_ON_GPU)
     ),
     Parameter(
         "serving.export_with_cleared_entry_devices",

@@ -16,7 +16,6 @@ class NumberedStream(Protocol):
 
     def blocks(self, size: int) -> Dataset[Records]:
         """Returns blocks of at most `size` examples, as they arrive."""
-        ...
 
 
 @config

@@ -33,7 +33,6 @@ class HasFileQueues(Protocol):
         self, paths: Paths, *, seed: int | None = None, storage_options: StorageOptions = None, name: str = "files"
     ) -> FileQueue:
         """Returns the queue of a name."""
-        ...
 
 
 class HasInputs(KnowsShares, HasFileQueues, Protocol):

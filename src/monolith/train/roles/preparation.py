@@ -24,10 +24,7 @@ if TYPE_CHECKING:
 
 
 def prepare_run(
-    options: RunnerConfig,
-    flags: MutableMapping[str, object] | None = None,
-    *,
-    data_service: DataService | None = None,
+    options: RunnerConfig, flags: MutableMapping[str, object] | None = None, *, data_service: DataService | None = None
 ) -> None:
     """Prepares a run, in this order; `make_trainer` calls it for a `RunnerConfig`.
 

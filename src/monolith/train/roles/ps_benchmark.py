@@ -18,13 +18,7 @@ import torch
 
 from monolith.clock import SystemClock
 from monolith.cluster import split_address
-from monolith.errors import (
-    AbortedError,
-    DeadlineExceededError,
-    InvalidArgumentError,
-    OutOfRangeError,
-    UnavailableError,
-)
+from monolith.errors import AbortedError, DeadlineExceededError, InvalidArgumentError, OutOfRangeError, UnavailableError
 from monolith.files import join
 from monolith.hook import Hook
 from monolith.ps import StandbyServers, measure_throughput
@@ -64,15 +58,12 @@ class BenchmarkedServers(Protocol):
 
     def benchmark(self, seconds: float) -> Sequence[float]:
         """Rounds a second of each, in the order of ``ps_list``."""
-        ...
 
     def note(self, name: str, value: str) -> None:
         """Leaves a text, in the place of one of the same name."""
-        ...
 
     def notes(self) -> Mapping[str, str]:
         """Returns all notes."""
-        ...
 
 
 class LocalServers:

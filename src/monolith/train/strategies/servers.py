@@ -276,13 +276,7 @@ class ParameterServers(Strategy):
         if self.is_chief:
             state.extra[JOB] = self.client.saved
         session = state.session if isinstance(state, SessionState) else None
-        restore_in_job(
-            self,
-            self.config,
-            saver,
-            state,
-            give_up=lambda: session is not None and session.stop_requested,
-        )
+        restore_in_job(self, self.config, saver, state, give_up=lambda: session is not None and session.stop_requested)
 
     def resume(
         self, worker: int, last: BatchStamp | None, known: Sequence[OwnerProgress], *, next_batch: int

@@ -108,11 +108,7 @@ class SingleProcess(Strategy):
 
 
 def open_server_dense(
-    state: TrainState,
-    servers: DenseServers,
-    settings: DenseConfig,
-    *,
-    on_close: Callable[[Callable[[], None]], object],
+    state: TrainState, servers: DenseServers, settings: DenseConfig, *, on_close: Callable[[Callable[[], None]], object]
 ) -> DenseStep:
     """Returns the update of dense weights that servers store; of this process if there are none.
 
