@@ -96,11 +96,7 @@ _RECENT_EXAMPLES = 1 << 16
 
 
 class RunMeter:
-    """Accumulates every step, and returns the measurements since the last record. A step costs some microseconds.
-
-    Args:
-        clock: Measures speed.
-    """
+    """Accumulates every step, and returns the measurements since the last record. A step costs some microseconds."""
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()

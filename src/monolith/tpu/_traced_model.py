@@ -29,12 +29,7 @@ BatchForm: TypeAlias = dict[str, tuple[torch.Size, torch.dtype] | str]
 
 
 class HostColumn:
-    """Placeholder of a column that cannot be an input of a compiled step: only embeddings on the host may use it.
-
-    Args:
-        name: Name of the column.
-        kind: Type of the column, such as ``Ragged``.
-    """
+    """Placeholder of a column that cannot be an input of a compiled step: only embeddings on the host may use it."""
 
     __slots__ = ("_kind", "_name")
 
@@ -53,12 +48,7 @@ class HostColumn:
 
 
 class TracedFeatures(Mapping[str, Any]):
-    """The features of a batch, with tensors of JAX in the place of the columns that are tensors.
-
-    Args:
-        columns: All columns by name.
-        num_rows: Examples of the batch.
-    """
+    """The features of a batch, with tensors of JAX in the place of the columns that are tensors."""
 
     __slots__ = ("_columns", "num_rows")
 
@@ -125,12 +115,7 @@ class _CalledTask(nn.Module):
 
 
 class Outputs:
-    """The values of a `Spec` that the compiled step returns, and how the spec is rebuilt from them.
-
-    Args:
-        spec: Result of `model_fn` while it was traced.
-        columns: The columns that it was traced with.
-    """
+    """The values of a `Spec` that the compiled step returns, and how the spec is rebuilt from them."""
 
     def __init__(self, spec: Spec, columns: Mapping[str, Tensor]) -> None:
         names = {id(tensor): name for name, tensor in columns.items()}
@@ -155,13 +140,7 @@ class Outputs:
 
 
 class TraceableTask:
-    """A task and its model, ready to be traced by JAX.
-
-    Args:
-        task: The task whose `model_fn` is called.
-        model: All its modules.
-        backend: JAX.
-    """
+    """A task and its model, ready to be traced by JAX."""
 
     def __init__(self, task: Task, model: nn.Module, backend: Backend) -> None:
         self._task = task

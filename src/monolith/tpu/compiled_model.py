@@ -201,11 +201,6 @@ class CompiledModel:
 
     One function is compiled for each mode and form of a batch (columns, shapes, types); a last batch that is smaller
     compiles once more.
-
-    Args:
-        task: The task to run.
-        backend: JAX.
-        devices: Devices to compute on.
     """
 
     def __init__(self, task: Task, backend: Backend, devices: Devices) -> None:

@@ -99,10 +99,6 @@ class GlobalBatches(Dataset[Batch]):
 
     Positions are those of the dataset, so that a run with another number of replicas, or without replicas, can resume
     from them.
-
-    Args:
-        source: Batches of one replica.
-        count: Number of replicas.
     """
 
     def __init__(self, source: Dataset[Any], count: int) -> None:

@@ -29,13 +29,7 @@ STOPPING_SIGNAL: Final = "stopping_signal"
 
 
 class SignalledBatch(Mapping[str, Any]):
-    """A batch with the signal as one more column; keeps the batch itself, which may have more than its columns.
-
-    Args:
-        features: The batch.
-        num_rows: Number of its examples.
-        is_stop: Whether the data has ended.
-    """
+    """A batch with the signal as one more column; keeps the batch itself, which may have more than its columns."""
 
     __slots__ = ("features", "is_stop", "num_rows")
 

@@ -55,11 +55,7 @@ def batch_norm(  # noqa: PLR0913, PLR0917 - as torch.nn.functional has it
 
 @contextlib.contextmanager
 def own_backward_refused(name: str) -> Iterator[None]:
-    """Refuses ``torch.autograd.Function`` inside, in this thread: JAX would differentiate its forward instead.
-
-    Args:
-        name: Name of the task.
-    """
+    """Refuses ``torch.autograd.Function`` inside, in this thread: JAX would differentiate its forward instead."""
     function: Any = torch.autograd.Function
     apply, thread = function.__dict__["apply"], threading.get_ident()
 

@@ -114,9 +114,6 @@ class DenseStep(Protocol):
     def follow(self, weights: Sequence[Parameter]) -> FollowedStep | None:
         """Takes part in a step of other processes, without a batch.
 
-        Args:
-            weights: The dense weights; they get the gradients of the others.
-
         Returns:
             Content of the step; None if no other process has a batch.
         """
@@ -168,13 +165,7 @@ class LocalDense:
 
 
 class ServerDense:
-    """Dense weights that servers update; this process has copies of them.
-
-    Args:
-        client: Client of the servers.
-        optimizers: Optimizers whose groups have the learning rates.
-        settings: Which operations overlap with a step.
-    """
+    """Dense weights that servers update; this process has copies of them."""
 
     def __init__(self, client: DenseClient, optimizers: Sequence[Optimizer], settings: DenseConfig) -> None:
         self._client = client

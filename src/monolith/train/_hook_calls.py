@@ -34,12 +34,7 @@ class HookCalls:
             hook.begin()
 
     def after_create_session(self, session: HookedSession, pushing: Sequence[Hook] = ()) -> None:
-        """Calls `after_create_session` of all hooks.
-
-        Args:
-            session: The new session.
-            pushing: Hooks of the task's asynchronous functions; they belong to this session.
-        """
+        """Calls `after_create_session` of all hooks."""
         self._pushing = list(pushing)
         for hook in self._pushing:
             hook.begin()

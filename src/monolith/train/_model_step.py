@@ -31,15 +31,7 @@ if TYPE_CHECKING:
 
 
 class ModelStep:
-    """Runs a task on batches. Only the training thread may use it.
-
-    Args:
-        task: The task to run.
-        state: The state that it updates.
-        pipeline: Reads and updates of the rows.
-        dense: Updates the dense weights.
-        strategy: Counts the steps of all processes.
-    """
+    """Runs a task on batches. Only the training thread may use it."""
 
     def __init__(
         self, task: Task, state: TrainState, pipeline: TablePipeline, dense: DenseStep, *, strategy: Strategy
@@ -217,13 +209,7 @@ def _clipping(task: Task) -> Callable[[int], tuple[float, float]] | None:
 
 
 class NonFiniteCheck:
-    """Checks loss and gradients of one batch for NaN and infinity.
-
-    Args:
-        loss: Loss of the batch.
-        state: Has the names of the weights.
-        scale: The clip factor of the rows.
-    """
+    """Checks loss and gradients of one batch for NaN and infinity."""
 
     def __init__(self, loss: Tensor, state: TrainState, scale: float) -> None:
         self._loss = loss

@@ -27,12 +27,7 @@ _SHOWN = 400
 
 
 class RankAgreement:
-    """Messages over one serial connection. Any thread may use it, one at a time.
-
-    Args:
-        lock_step: Collective calls of the connection.
-        subject: Subject, for error messages.
-    """
+    """Messages over one serial connection. Any thread may use it, one at a time."""
 
     def __init__(self, lock_step: LockStep, subject: str) -> None:
         self._lock_step = lock_step
@@ -41,12 +36,7 @@ class RankAgreement:
         self.size = lock_step.line.wire.size
 
     def gather(self, what: str, mine: Any) -> list[Any]:
-        """Returns the values of all ranks, in rank order.
-
-        Args:
-            what: Description of the values, for error messages.
-            mine: A JSON value.
-        """
+        """Returns the values of all ranks, in rank order."""
         text = json.dumps(mine).encode()
         sizes = torch.full((self.size, 1), len(text), dtype=torch.int64)
 
@@ -57,21 +47,11 @@ class RankAgreement:
         return [json.loads(text) for text in self._lock_step.run(call, sizes=sizes, work=work)]
 
     def broadcast(self, what: str, look: Callable[[], Any]) -> Any:
-        """Returns on every rank what `look` returns on rank 0, or raises its error on every rank.
-
-        Args:
-            what: Description of the value, for error messages.
-            look: Called on rank 0 only; returns a JSON value.
-        """
+        """Returns on every rank what `look` returns on rank 0, or raises its error on every rank."""
         return self.run_on_all(what, look if self.rank == 0 else lambda: None)[0]
 
     def run_on_all(self, what: str, work: Callable[[], Any]) -> list[Any]:
-        """Returns what `work` returns on each rank; if it raises on any rank, every rank raises that error.
-
-        Args:
-            what: Description of the work, for error messages.
-            work: Returns a JSON value; if another rank failed, the caller must undo its effects.
-        """
+        """Returns what `work` returns on each rank; if it raises on any rank, every rank raises that error."""
         own: Exception | None = None
         value: Any = None
         try:
@@ -89,11 +69,6 @@ class RankAgreement:
 
     def require_same(self, what: str, mine: str, *, advice: str) -> None:
         """Raises on all ranks if a value differs between them.
-
-        Args:
-            what: What must be the same, such as ``model``.
-            mine: This rank's value, one fact per line.
-            advice: The fix, for the message.
 
         Raises:
             InvalidArgumentError: names two ranks and the first line in which they differ.

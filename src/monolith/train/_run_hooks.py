@@ -171,12 +171,6 @@ def marker_hooks(
     """Returns the hooks that poll for files. They come before the savers, which then save at the same step.
 
     Every rank has them, even one that does not save: the ranks make the same calls, and stop together.
-
-    Args:
-        config: Which files to poll for, and where.
-        full: Timer of full checkpoints; None if this process saves none.
-        dense: Timer of checkpoints without tables.
-        clock: Time of day.
     """
     files, model_dir = config.saving.marker_files, config.model_dir
     if files is None or model_dir is None:
@@ -337,11 +331,7 @@ class EvictAfterSave(SaverListener):
 
 
 class TrainMetricsHook(Hook):
-    """Logs AUC or squared error of what was predicted since the last time.
-
-    Args:
-        every_steps: Steps from one line to the next.
-    """
+    """Logs AUC or squared error of what was predicted since the last time."""
 
     def __init__(self, every_steps: int) -> None:
         self._every_steps = every_steps

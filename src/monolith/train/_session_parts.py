@@ -78,14 +78,7 @@ def build_parts(
     placement: DevicePlacement | None = None,
     deterministic: bool,
 ) -> dict[str, Any]:
-    """Returns model, optimizers and schedules of a task, as arguments of a `TrainState`.
-
-    Args:
-        task: The task to build.
-        stores: Makes the stores of its tables; None: those of the runner.
-        placement: The device of the dense part; None: that of the task.
-        deterministic: Start with a fixed seed.
-    """
+    """Returns model, optimizers and schedules of a task, as arguments of a `TrainState`."""
     if deterministic:
         torch.manual_seed(0)
     with use_table_defaults(TableDefaults(store=stores)):

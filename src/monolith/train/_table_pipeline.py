@@ -137,11 +137,7 @@ class _DeferredPush(NamedTuple):
 
 
 class TablePipeline:
-    """Orders reads and updates of the tables of one session. Only the training thread may use it.
-
-    Args:
-        settings: How far reads run ahead and pushes lag.
-    """
+    """Orders reads and updates of the tables of one session. Only the training thread may use it."""
 
     def __init__(self, settings: PipelineConfig) -> None:
         self._settings = settings
@@ -207,12 +203,7 @@ class TablePipeline:
             self._finish(most=0)
 
     def push_nothing(self, number: int, step: int) -> None:
-        """Follows the updates of a step of other processes. There are none where each trains its own steps.
-
-        Args:
-            number: Number of updates.
-            step: Number of the step.
-        """
+        """Follows the updates of a step of other processes. There are none where each trains its own steps."""
 
     def wait_for_push(self) -> None:
         """Waits for what steps before have postponed, as far as it is due; an error of it is raised here, once."""

@@ -31,11 +31,6 @@ class Recovery:
 
     A run that keeps training the same steps without reaching its next checkpoint ends with an error, so that its
     supervisor notices. A strategy may have no such limit, if it waits for other processes.
-
-    Args:
-        session: The training session.
-        strategy: Finds the other processes again.
-        clock: Measures the waits.
     """
 
     def __init__(self, session: Session, strategy: Strategy, *, clock: Clock) -> None:
@@ -84,17 +79,7 @@ class Recovery:
 
 
 class TrainingLoop:
-    """One call of `Trainer.train`. Only the training thread may use it.
-
-    Args:
-        task: Provides the input.
-        session: Runs the steps.
-        saver: Saves the last complete step when an error ends the run; None: it is not saved.
-        strategy: How it trains with other processes.
-        history: Records how the run ended.
-        clock: Measures waits.
-        while_waiting: Called about once a second while a chief waits for its workers.
-    """
+    """One call of `Trainer.train`. Only the training thread may use it."""
 
     def __init__(
         self,

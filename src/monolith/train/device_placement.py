@@ -60,11 +60,7 @@ class StagedFeatures(NamedTuple):
 
 
 class DevicePlacement:
-    """The device of a session's dense part. `stage` may be called by any thread, the rest by the training thread.
-
-    Args:
-        device: The device.
-    """
+    """The device of a session's dense part. `stage` may be called by any thread, the rest by the training thread."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -129,11 +125,6 @@ def placement_of(settings: DeviceConfig) -> DevicePlacement | None:
 
 def device_of_rank(local_rank: int, processes_per_gpu: int, *, num_devices: int) -> torch.device:
     """Returns the GPU of a process.
-
-    Args:
-        local_rank: Its number among the processes of the run on this machine.
-        processes_per_gpu: Number of processes that share a GPU.
-        num_devices: Number of GPUs that this process sees.
 
     Raises:
         FailedPreconditionError: it sees fewer GPUs than needed.

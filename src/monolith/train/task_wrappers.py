@@ -115,10 +115,6 @@ class FeatureFiles:
     """Collects batches, and writes each hundred of them atomically to a file of their own. Not thread-safe.
 
     Files are ``<model_dir>/features/chief_<uuid>.pb``, or ``worker<i>_<uuid>.pb``; each record has an empty sort id.
-
-    Args:
-        model_dir: Local or remote.
-        index: Which worker this is; 0 is the chief.
     """
 
     def __init__(self, model_dir: str, index: int) -> None:
@@ -147,12 +143,7 @@ class FeatureFiles:
 
 
 class FeatureEngineeringTask(Task):
-    """Writes the input of a task to files; the task's model is not built.
-
-    Args:
-        task: The task whose input is read. Its `params` and context are shared.
-        files: Writer of the files.
-    """
+    """Writes the input of a task to files; the task's model is not built."""
 
     is_saved = False
 

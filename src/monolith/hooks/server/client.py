@@ -41,12 +41,7 @@ def find_controller(model_dir: str) -> str:
 
 
 class ControllerStub:
-    """The methods of the service by their names on the wire. They take and return messages, and raise gRPC's errors.
-
-    Args:
-        channel: A gRPC channel.
-        metadata: Default metadata of calls.
-    """
+    """The methods of the service by their names on the wire. They take and return messages, and raise gRPC's errors."""
 
     StopTraining: Callable[..., Any]
     ResumeTraining: Callable[..., Any]

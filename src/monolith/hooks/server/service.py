@@ -31,13 +31,7 @@ class TriggersSave(Protocol):
 
 
 class ControllerService:
-    """The methods of the service, by their names on the wire. Called by the server's threads.
-
-    Args:
-        barrier: The barrier at which workers wait while training is paused.
-        saver: Saves on demand.
-        gate: Runs saves between steps.
-    """
+    """The methods of the service, by their names on the wire. Called by the server's threads."""
 
     def __init__(self, barrier: Barrier, saver: TriggersSave, gate: StepGate) -> None:
         self._barrier = barrier

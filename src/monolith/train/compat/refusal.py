@@ -138,10 +138,6 @@ def require_partial_sync(config: DistributedCpuTrainingConfig) -> None:
 def require_effective_parameters(params: Params, defaults: Params) -> None:
     """Refuses parameters that would have no effect.
 
-    Args:
-        params: Parameters of a task.
-        defaults: Parameters that every task declares.
-
     Raises:
         ValueError: names the parameter, its value and the reason.
     """

@@ -49,13 +49,6 @@ class ExportsOfRun:
     ) -> ExportsOfRun:
         """Returns the exports of a run.
 
-        Args:
-            params: Parameters of its task.
-            config: Config of the exporting process.
-            saver: Saver of its checkpoints, with or without tables.
-            model_name: Name of the model in the gauge.
-            strategy: How the exporting process trains with others.
-
         Raises:
             ValueError: the parameters contradict each other.
         """
@@ -73,11 +66,6 @@ class ExportsOfRun:
 
 def num_shards(params: Params, config: TrainerConfig, *, share_rows: bool) -> int:
     """Returns the number of shards of an export: as many as there are in training; 0: one piece.
-
-    Args:
-        params: Parameters of the task.
-        config: Config of the run.
-        share_rows: Whether the workers share the rows.
 
     Raises:
         ValueError: the mode is not an export mode.
@@ -97,13 +85,7 @@ _log = logging.getLogger(__name__)
 
 
 class ExportSaverListener(SaverListener):
-    """Exports each checkpoint of a saver. Failures are logged, and training continues.
-
-    Args:
-        saver: Saver of the checkpoints.
-        exporter: Makes a model of them.
-        exports: Options and target of the export.
-    """
+    """Exports each checkpoint of a saver. Failures are logged, and training continues."""
 
     def __init__(self, saver: Saver, exporter: CheckpointExporter, exports: ExportsOfRun) -> None:
         self._saver = saver

@@ -85,10 +85,6 @@ class CachedItems(NamedTuple):
 def cache_items(session: Session, items: CandidateItems) -> CachedItems:
     """Predicts all candidate items.
 
-    Args:
-        session: Session of a `TwoStageTask`.
-        items: The candidate items.
-
     Raises:
         InvalidArgumentError: there are no items, an item is duplicated, or a prediction has another shape or is not
             finite. Names the item.
@@ -112,12 +108,7 @@ def cache_items(session: Session, items: CandidateItems) -> CachedItems:
 
 
 def write_item_cache(items: CachedItems, folder: str) -> str:
-    """Writes the table in ByteDance Monolith's dump format, as one file, and returns its path. Replaces an older file.
-
-    Args:
-        items: The cached items.
-        folder: Target folder, local or an fsspec URL.
-    """
+    """Writes the table in ByteDance Monolith's dump format to one file, replacing an older one; returns its path."""
     table = HashTable(TableConfig([Segment(items.values.shape[1], optimizer=Sgd())], name="cached_item_embeddings"))
     table.assign(items.ids, items.values)
     with tempfile.TemporaryDirectory() as temporary:
@@ -136,13 +127,6 @@ def export_two_stage(
     """Exports the user tower with the item cache table: requests have the columns of users and ``item_id``.
 
     Embedding tables that the user tower does not read are omitted.
-
-    Args:
-        session: Session of a `TwoStageTask`.
-        items: Result of `cache_items`.
-        path: The folder of all versions.
-        example: A batch with the columns of users; None: the first of the task's input for mode ``predict``.
-        options: Options of the export.
 
     Returns:
         The folder of the version.

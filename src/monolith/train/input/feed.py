@@ -165,14 +165,7 @@ class BatchContexts:
         self._placement = placement
 
     def begin(self, state: TrainState, worker: int, *, next_batch: int, newest: int = 0) -> None:
-        """Starts the batches of one worker.
-
-        Args:
-            state: Has the modules with tables, and the last position of the worker.
-            worker: Number of the worker.
-            next_batch: Number of its next batch.
-            newest: Time of its last batch, Unix seconds; 0: it had none.
-        """
+        """Starts the batches of one worker."""
         self._state = state
         self._embeddings = list(state.embeddings.values())
         self._worker = worker

@@ -230,11 +230,7 @@ class RankInputs(LocalJob):
         self._begin_log(state)
 
     def begin(self, applied: Mapping[int, BatchStamp]) -> None:
-        """Starts after all ranks have restored the same checkpoint: its number of shares stays, except for Kafka.
-
-        Args:
-            applied: The last batch of each worker in the checkpoint.
-        """
+        """Starts after all ranks have restored the same checkpoint: its number of shares stays, except for Kafka."""
         self._restored = {worker: stamp.position for worker, stamp in applied.items()}
         self._merged = _merged(self._restored)
         loaded = OF_ONE_PROCESS if self._loaded is None else self._loaded
@@ -243,12 +239,7 @@ class RankInputs(LocalJob):
             self._num_shares = int(loaded.get("num_shares", loaded["num_workers"])) if is_fixed else self._num_workers
 
     def position(self, worker: int, own: bytes | None) -> bytes | None:
-        """Returns where the input of a worker resumes; partitions of Kafka topics may belong to another worker by now.
-
-        Args:
-            worker: Its number.
-            own: Position after its own last batch; None: it had none.
-        """
+        """Returns where the input of a worker resumes; its partitions of Kafka topics may have been another worker's."""
         if self._merged is None or (own or b"") != self._restored.get(worker, b""):
             return own  # it has trained since
         turn = None if own is None else KafkaPosition.from_bytes(own).turn

@@ -40,11 +40,7 @@ Column: TypeAlias = "np.ndarray[Any, Any] | list[Any]"
 
 
 class PredictionColumns:
-    """Makes the columns of a file from batches and their predictions.
-
-    Args:
-        keys: Columns of the batch to write next to the predictions, in this order.
-    """
+    """Makes the columns of a file from batches and their predictions."""
 
     def __init__(self, keys: Sequence[str] = ()) -> None:
         repeated = sorted({key for key in keys if list(keys).count(key) > 1})

@@ -82,14 +82,7 @@ def look_up(info: DebuggingInfo, cluster: PsCluster, slot: str, row_id: int) -> 
 
 
 class DebuggingInfoHook(Hook):
-    """Writes the file when a session starts, and again when the address of a server changes. Chief only.
-
-    Args:
-        model_dir: Model directory of the job.
-        chief_addr: Address of this process.
-        cluster: The servers.
-        num_workers: Number of workers of the job.
-    """
+    """Writes the file when a session starts, and again when the address of a server changes. Chief only."""
 
     def __init__(self, model_dir: str, chief_addr: str, cluster: PsCluster, num_workers: int) -> None:
         self._model_dir = model_dir

@@ -71,11 +71,7 @@ _GONE_SECONDS = 10.0
 
 
 class ServerPlaces:
-    """The servers of a job by index, as discovered by one of its workers. Not thread-safe.
-
-    Args:
-        place: Identity of this process.
-    """
+    """The servers of a job by index, as discovered by one of its workers. Not thread-safe."""
 
     def __init__(self, place: RolePlace) -> None:
         self._place = place

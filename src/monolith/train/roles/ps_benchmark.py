@@ -67,11 +67,7 @@ class BenchmarkedServers(Protocol):
 
 
 class LocalServers:
-    """Servers as threads of this process, with the notes of its only worker.
-
-    Args:
-        num_ps: Number of servers.
-    """
+    """Servers as threads of this process, with the notes of its only worker."""
 
     def __init__(self, num_ps: int) -> None:
         self._num_ps = num_ps
@@ -159,12 +155,7 @@ class PsBenchMarkTask(Task):
 
 
 class BenchmarkHook(Hook):
-    """Starts and ends the measurement together with the other workers; the chief's hook chooses.
-
-    Args:
-        bm_config: Config of the benchmark.
-        clock: Measures waits.
-    """
+    """Starts and ends the measurement together with the other workers; the chief's hook chooses."""
 
     def __init__(self, bm_config: BenchmarkConfig, *, clock: Clock | None = None) -> None:
         if not isinstance(bm_config, BenchmarkConfig):

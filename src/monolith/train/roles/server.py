@@ -39,10 +39,6 @@ def run_server(place: RolePlace, *, on_stop: Callable[[], None] | None = None) -
     An index belongs to one process: a second one is refused while the first one answers. A process that did not answer,
     such as a paused one, exits when it finds another process registered under its index.
 
-    Args:
-        place: Identity of the server.
-        on_stop: Called at the end, if a signal stopped the server.
-
     Raises:
         AlreadyExistsError: another process that answers has this index.
         AbortedError: another process has taken this index.

@@ -28,13 +28,7 @@ _LINE_SECONDS = 10.0
 
 
 class ServerReconnector:
-    """Polls the addresses of the servers until all of them answer. Thread-safe.
-
-    Args:
-        cluster: The cluster whose addresses it updates.
-        addresses: Returns index -> address of the servers registered now; may fail, and is then retried.
-        clock: Measures waits.
-    """
+    """Polls the addresses of the servers until all of them answer. Thread-safe."""
 
     def __init__(self, cluster: PsCluster, addresses: Callable[[], Mapping[int, str]], *, clock: Clock) -> None:
         self._cluster = cluster
@@ -107,11 +101,6 @@ class ServerWatch:
 
     A stopping process still needs the servers for the last save. If one stays unreachable, the watch closes the cluster
     after `GIVE_UP_SECONDS`: calls in flight end, and no wait for a server lasts longer.
-
-    Args:
-        cluster: The servers.
-        back: Looks up addresses.
-        stop: Set when this process must stop.
     """
 
     def __init__(self, cluster: PsCluster, back: ServerReconnector, stop: StopRequest) -> None:

@@ -43,14 +43,7 @@ if TYPE_CHECKING:
 
 
 class JobMetrics:
-    """Metrics of the startup time of a job, and of the retries of a worker.
-
-    Args:
-        config: Config of the worker, with the time at which the job was submitted.
-        worker_index: Index of the worker; 0 is the chief.
-        clock: Current time.
-        metrics: Client that emits them.
-    """
+    """Metrics of the startup time of a job, and of the retries of a worker."""
 
     def __init__(
         self, config: TrainerConfig, worker_index: int, *, clock: Clock, metrics: MetricClient | None = None
@@ -91,16 +84,7 @@ class _ChosenMeanwhileError(Exception):
 
 
 class WorkerRole:
-    """One worker, from its start to the end of its job.
-
-    Args:
-        place: Identity of this worker.
-        params: Parameters of the task.
-        config: Config of its trainer.
-        hooks: Hooks of the user.
-        clock: Measures waits.
-        program: Overrides of its program.
-    """
+    """One worker, from its start to the end of its job."""
 
     _lost_seconds = _LOST_SECONDS
 

@@ -42,11 +42,7 @@ _OUTCOME = "end of a save"
 
 
 class RankSaveProtocol(SaveProtocol):
-    """Ranks that store the rows and have one model directory, on a file system that all of them see.
-
-    Args:
-        part: The run.
-    """
+    """Ranks that store the rows and have one model directory, on a file system that all of them see."""
 
     is_collective = True
 

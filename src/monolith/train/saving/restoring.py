@@ -27,14 +27,7 @@ _log = logging.getLogger(__name__)
 
 
 def go_on(config: TrainerConfig, saver: Saver, state: TrainState, *, clock: Clock) -> bool:
-    """Restores what a run has saved, to continue training. Returns False if there is nothing to restore.
-
-    Args:
-        config: Config of the run.
-        saver: Saver of the model directory.
-        state: The state to restore into.
-        clock: Measures waits.
-    """
+    """Restores what a run has saved, to continue training. Returns False if there is nothing to restore."""
     restoring, protocol = config.restoring, saver.protocol
     if restoring.from_dir is not None and (protocol.is_collective or restoring.alone or config.worker_index == 0):
         protocol.run_on_writers("copying a checkpoint", lambda: _copy(config, saver))

@@ -51,11 +51,6 @@ def begin_rows_of_ranks(words: RankAgreement, state: TrainState, *, is_restored:
     """Sets the rows of ranks to those saved with their weights, or to none; never to newer ones.
 
     Servers that kept running while the ranks restarted have rows of batches that the ranks will train again.
-
-    Args:
-        words: Messages of the ranks.
-        state: State of this rank.
-        is_restored: Whether rank 0 has restored a checkpoint, on the servers too.
     """
 
     def begin() -> None:

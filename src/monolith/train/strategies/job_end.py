@@ -27,9 +27,6 @@ class JobEnd:
 
     Each worker trains an input of its own. The chief waits for all workers, and they for its last save: until then the
     loss of a server may roll all back to a checkpoint, and all workers train again.
-
-    Args:
-        part: Part of this worker in the job.
     """
 
     def __init__(self, part: ParameterServers) -> None:
@@ -40,11 +37,6 @@ class JobEnd:
         """Returns whether there is more to train: the input of a lost worker. Otherwise waits until this one may end.
 
         All pushes of this worker are applied by then.
-
-        Args:
-            session: Session of this worker.
-            ended_by: Why its steps have ended.
-            while_waiting: Called about once a second while the chief waits.
         """
         session.settle()
         client = self._part.client

@@ -139,12 +139,7 @@ class LastLossHook(Hook):
 
 
 class RankTimer(SecondOrStepTimerWithTideSetting):
-    """A timer that is due on all ranks when that of rank 0 is. Changes that all ranks make take effect immediately.
-
-    Args:
-        timer: Its interval.
-        steps: Steps of this rank.
-    """
+    """A timer that is due on all ranks when that of rank 0 is. Changes that all ranks make take effect immediately."""
 
     def __init__(self, timer: SecondOrStepTimer, steps: RankSteps) -> None:
         super().__init__(every_steps=1)

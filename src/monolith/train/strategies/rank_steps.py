@@ -72,13 +72,7 @@ class CollectiveFlag:
 
 
 class RankSteps:
-    """The steps of one rank in a synchronous run, and its messages to the others. Only the training thread may use it.
-
-    Args:
-        lock_step: Collective calls of training.
-        deterministic: Add dense gradients in the order of the ranks.
-        shares_rows: Whether the ranks store the rows; otherwise servers do.
-    """
+    """The steps of one rank in a synchronous run, and its messages to the others. Used by the training thread only."""
 
     def __init__(self, lock_step: LockStep, *, deterministic: bool, shares_rows: bool) -> None:
         self.lock_step = lock_step
@@ -139,11 +133,6 @@ class RankSteps:
     def update(self, update: RankUpdate, weights: Sequence[Parameter], reason: str | None) -> None:
         """Makes the step of a rank with a batch: averages gradients over all such ranks.
 
-        Args:
-            update: Content of the step.
-            weights: All dense weights; those that the batch did not use have no gradient.
-            reason: Why the step must be refused, or None.
-
         Raises:
             InvalidArgumentError: raised on all ranks if any rank refuses the step, or if their steps differ.
         """
@@ -161,9 +150,6 @@ class RankSteps:
 
     def follow_step(self, weights: Sequence[Parameter]) -> RankUpdate | None:
         """Makes a step without a batch: follows the calls of the others up to their `update`.
-
-        Args:
-            weights: All dense weights; they get the gradients of the others.
 
         Returns:
             The update of the others; None if no rank has a batch.

@@ -28,10 +28,6 @@ class DenseAveraged(LocalDense):
 
     A weight that the batches of some ranks did not use has the gradients of the others; one that no rank has used has
     none, so that optimizers skip it as they do in one process.
-
-    Args:
-        optimizers: Optimizers of the weights.
-        steps: Steps of this rank.
     """
 
     def __init__(self, optimizers: Sequence[Optimizer], steps: RankSteps) -> None:
@@ -73,10 +69,6 @@ class RankPipeline(TablePipeline):
     in a step while it has a batch in its window, or an update of its own that was postponed. Then it makes every call
     in order: a read without ids if it has no batch to read for. A rank that is not engaged makes no calls, and follows
     those of the others, whatever they are, until the others have made the step.
-
-    Args:
-        settings: How far reads run ahead and pushes lag; batches are always waited for.
-        steps: Steps of this rank.
     """
 
     def __init__(self, settings: PipelineConfig, steps: RankSteps) -> None:
@@ -119,12 +111,7 @@ class RankPipeline(TablePipeline):
         return first.batch_context
 
     def push_nothing(self, number: int, step: int) -> None:
-        """Follows the updates of a step of other ranks: now, or when they were postponed to.
-
-        Args:
-            number: Number of updates.
-            step: Number of the step.
-        """
+        """Follows the updates of a step of other ranks: now, or when they were postponed to."""
         followed = _Followed(number, step)
         if self._settings.postpush:
             self._postponed.append(followed)

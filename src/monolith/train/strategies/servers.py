@@ -351,10 +351,6 @@ class ParameterServers(Strategy):
     def wait_until_restored(self, owners: Sequence[Callable[[], Sequence[int]]], give_up: Callable[[], bool]) -> None:
         """Waits until the chief has restored the model and every server has its part.
 
-        Args:
-            owners: Functions that return the servers without restored state.
-            give_up: Ends the wait when it returns True.
-
         Raises:
             DeadlineExceededError: it took longer than the timeout for a new session.
         """
@@ -377,11 +373,7 @@ class ParameterServers(Strategy):
 
 
 class JobHook(Hook):
-    """Reports this worker's progress to the job, and stops it with the job, or when its index was reassigned.
-
-    Args:
-        client: Connection of this process to the coordinator.
-    """
+    """Reports this worker's progress to the job, and stops it with the job, or when its index was reassigned."""
 
     def __init__(self, client: JobClient) -> None:
         self._client = client

@@ -110,14 +110,7 @@ class SingleProcess(Strategy):
 def open_server_dense(
     state: TrainState, servers: DenseServers, settings: DenseConfig, *, on_close: Callable[[Callable[[], None]], object]
 ) -> DenseStep:
-    """Returns the update of dense weights that servers store; of this process if there are none.
-
-    Args:
-        state: The state to update.
-        servers: Servers that store them.
-        settings: Which operations overlap with a step.
-        on_close: Registers a function to call at the end.
-    """
+    """Returns the update of dense weights that servers store; of this process if there are none."""
     optimizers = list(state.optimizers.values())
     if state.model is None or not optimizers:
         return LocalDense(optimizers)
