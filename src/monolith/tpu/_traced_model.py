@@ -77,11 +77,7 @@ class TracedFeatures(Mapping[str, Any]):
 
 
 def form_of(features: object) -> BatchForm:
-    """Returns the form of a batch that a compiled step depends on.
-
-    Raises:
-        InvalidArgumentError: the batch is not a mapping.
-    """
+    """Returns the form of a batch that a compiled step depends on."""
     if not isinstance(features, Mapping):
         raise InvalidArgumentError(
             f"tpu: a batch must be a mapping of columns by name, got {type(features).__name__}; let input_fn return"
@@ -262,12 +258,7 @@ class LastOperation(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torc
 
 @contextlib.contextmanager
 def explained(backend: Backend, last: LastOperation, name: str) -> Iterator[None]:
-    """Converts errors of torchax and JAX to ours; `name` is that of the task.
-
-    Raises:
-        UnimplementedError: an operation has no counterpart in JAX; names it.
-        FailedPreconditionError: the model cannot be compiled, with the reason.
-    """
+    """Converts errors of torchax and JAX to ours; `name` is that of the task."""
     jax_errors = backend.jax.errors
     not_found = backend.torchax.tensor.OperatorNotFound
     try:

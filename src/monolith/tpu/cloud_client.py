@@ -56,11 +56,7 @@ class TpuClient(Protocol):
 
 
 def send(method: str, url: str, headers: Mapping[str, str]) -> bytes:
-    """Sends one HTTP request, and returns the body of the response.
-
-    Raises:
-        UnavailableError: the request failed; names the address and the response.
-    """
+    """Sends one HTTP request, and returns the body of the response."""
     request = urllib.request.Request(url, method=method, headers=dict(headers))  # noqa: S310 - the cloud's own addresses
     try:
         with urllib.request.urlopen(request, timeout=_REQUEST_SECONDS) as answer:  # noqa: S310 - see above

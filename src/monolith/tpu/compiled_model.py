@@ -56,11 +56,7 @@ def tensor_of(array: Any, backend: Backend) -> Tensor:
 
 
 def require_fitting(name: str, tensor: Tensor) -> None:
-    """Refuses integers that do not fit into 32 bits.
-
-    Raises:
-        InvalidArgumentError: names the column.
-    """
+    """Refuses integers that do not fit into 32 bits."""
     if tensor.dtype != torch.int64 or tensor.numel() == 0:
         return
     low, high = (int(bound) for bound in torch.aminmax(tensor))

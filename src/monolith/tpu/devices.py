@@ -47,11 +47,7 @@ class Devices:
 
 
 def tpu_devices(backend: Backend) -> list[Any]:
-    """Returns the TPU cores that JAX shows to this process.
-
-    Raises:
-        FailedPreconditionError: there is none, or other processes use some of them.
-    """
+    """Returns the TPU cores that JAX shows to this process."""
     if backend.jax.process_count() > 1:
         raise FailedPreconditionError(
             f"tpu: JAX runs in {backend.jax.process_count()} processes here, but rows are in the memory of one; give"

@@ -249,10 +249,6 @@ def files_of_dates(folder: str, name_format: str, *, start_date: str | None, end
         name_format: A glob of date, further folders and file names, such as ``*/*/part*``.
         start_date: First date, as the folders are named, such as ``20201201``; None: from the first one.
         end_date: Last date.
-
-    Raises:
-        InvalidArgumentError: the range has no date.
-        NotFoundError: it has no file.
     """
     if start_date is not None and start_date > end_date:
         raise InvalidArgumentError(f"dates: start_date must not be after end_date, got {start_date} and {end_date}")

@@ -42,11 +42,7 @@ class Env:
         return self._is_finalized
 
     def finalize(self) -> None:
-        """Ends the collection.
-
-        Raises:
-            FailedPreconditionError: there is no slot.
-        """
+        """Ends the collection."""
         if not any(slot.columns for slot in self.slots.values()):
             raise FailedPreconditionError(
                 "embedding task: logits_fn looked up no column; call self.env.slot(...).column(...).lookup()"
@@ -59,10 +55,6 @@ class Env:
         Args:
             number: Number of the slot, as in the vocabulary file.
             *slices: Parts of its rows, or their dims; each has a table of its own.
-
-        Raises:
-            InvalidArgumentError: other slices than before, none, or a slot that did not exist when slots were
-                collected.
         """
         requested = tuple(Slice(part) if isinstance(part, int) else part for part in slices)
         slot = self.slots.get(number)
@@ -119,11 +111,7 @@ class FeatureColumn:
         return f"{self.name}_{slice_index}"
 
     def lookup(self, slice_index: int = 0) -> Tensor:
-        """Returns the summed rows of each example's ids, [B, dim].
-
-        Raises:
-            InvalidArgumentError: there is no such slice.
-        """
+        """Returns the summed rows of each example's ids, [B, dim]."""
         if not 0 <= slice_index < len(self.slot.slices):
             raise InvalidArgumentError(
                 f"column {self.name!r}: slot {self.slot.number} has slices 0 to {len(self.slot.slices) - 1}, got"

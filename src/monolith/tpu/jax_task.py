@@ -79,11 +79,7 @@ class JaxTask(TaskWrapper):
 
 
 def global_batches(source: Dataset[Any] | Iterable[Any], count: int) -> Dataset[Any] | Iterable[Any]:
-    """Returns the rows of `count` batches at a time; the last one may have fewer.
-
-    Raises:
-        InvalidArgumentError: the source is not a `Dataset`, and there is more than one replica.
-    """
+    """Returns the rows of `count` batches at a time; the last one may have fewer."""
     if count == 1:
         return source
     if not isinstance(source, Dataset):

@@ -40,11 +40,7 @@ class Vocabulary:
     """Added to each."""
 
     def size(self, slot: int) -> int:
-        """Ids of a slot.
-
-        Raises:
-            InvalidArgumentError: the file does not have the slot, or nothing is left of its size.
-        """
+        """Ids of a slot."""
         if slot not in self.counts:
             raise InvalidArgumentError(
                 f"vocabulary: slot {slot} is not in {self.source}, whose slots are {_some(self.counts)}; add a line"
@@ -76,9 +72,6 @@ def read_vocabulary(path: str) -> dict[int, int]:
 
 def parse_vocabulary(lines: Iterable[str], *, source: str) -> dict[int, int]:
     r"""Returns slot -> number of ids; skips empty lines and those whose first field is not a number.
-
-    Raises:
-        InvalidArgumentError: a line does not have two fields, has a count below 1, or repeats a slot; names it.
 
     >>> parse_vocabulary(["slot\tcount", "200\t1000", "201\t5"], source="vocab.tsv")
     {200: 1000, 201: 5}
@@ -116,9 +109,6 @@ def find_vocabulary_file(path: str | None, *, folder_prefix: str | None, end_dat
         path: The given file.
         folder_prefix: Prefix of the day in the names of folders, on any file system of fsspec.
         end_date: The day.
-
-    Raises:
-        InvalidArgumentError: neither is named.
     """
     if folder_prefix is not None and end_date is not None:
         pattern = f"{folder_prefix}{end_date}/part*.csv"

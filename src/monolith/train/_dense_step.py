@@ -43,11 +43,7 @@ class DenseConfig(Config):
 
 
 def require_servers(settings: DenseConfig, servers: object | None) -> None:
-    """Refuses settings that would do nothing.
-
-    Raises:
-        InvalidArgumentError: names it.
-    """
+    """Refuses settings that would do nothing."""
     for name in ("prefetch", "postpush", "partition"):
         if servers is None and getattr(settings, name) != getattr(DenseConfig(), name):
             raise InvalidArgumentError(

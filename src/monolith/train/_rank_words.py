@@ -68,11 +68,7 @@ class RankAgreement:
         raise error_of(*answers[failed]["error"], rank=failed)
 
     def require_same(self, what: str, mine: str, *, advice: str) -> None:
-        """Raises on all ranks if a value differs between them.
-
-        Raises:
-            InvalidArgumentError: names two ranks and the first line in which they differ.
-        """
+        """Raises on all ranks if a value differs between them."""
         texts = [str(text) for text in self.gather(what, mine)]
         other = next((rank for rank, text in enumerate(texts) if text != texts[0]), None)
         if other is not None:

@@ -135,11 +135,7 @@ DELTA_LOG = "delta_log"
 
 
 def require_publishing(config: TrainerConfig, caller: str) -> None:
-    """Refuses a run that pushes without publishing, as pushes are read from its log.
-
-    Raises:
-        ValueError: the run does not publish.
-    """
+    """Refuses a run that pushes without publishing, as pushes are read from its log."""
     if config.publishing is None:
         raise ValueError(
             f"{caller}: a sync_backend pushes what the run publishes, and it publishes nothing; turn publishing on"

@@ -95,11 +95,7 @@ def build_parts(
 
 
 def embeddings_of(state: TrainState) -> list[Embeddings]:
-    """Returns the `Embeddings` of a model.
-
-    Raises:
-        InvalidArgumentError: two of them share one store.
-    """
+    """Returns the `Embeddings` of a model."""
     modules = list(state.embeddings.values())
     if len({id(module.store) for module in modules}) != len(modules):
         raise InvalidArgumentError(

@@ -124,11 +124,7 @@ def placement_of(settings: DeviceConfig) -> DevicePlacement | None:
 
 
 def device_of_rank(local_rank: int, processes_per_gpu: int, *, num_devices: int) -> torch.device:
-    """Returns the GPU of a process.
-
-    Raises:
-        FailedPreconditionError: it sees fewer GPUs than needed.
-    """
+    """Returns the GPU of a process."""
     number = local_rank // processes_per_gpu
     if number >= num_devices:
         raise FailedPreconditionError(

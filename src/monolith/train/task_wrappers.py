@@ -184,11 +184,7 @@ class _WriteRest(Hook):
 
 
 def example_batch_of_features(features: Any) -> ExampleBatch:
-    """Returns the columns of a batch: floats as floats, integers as ids, strings as bytes.
-
-    Raises:
-        InvalidArgumentError: it is not a mapping of columns, or its columns differ in length.
-    """
+    """Returns the columns of a batch: floats as floats, integers as ids, strings as bytes."""
     if not isinstance(features, Mapping):
         raise InvalidArgumentError(
             f"features: columns by name expected, got {type(features).__name__}; only such batches can be written"

@@ -24,11 +24,7 @@ IDS_PER_CALL = 100_000
 
 
 def find_controller(model_dir: str) -> str:
-    """Returns the address that the training of a model has published.
-
-    Raises:
-        NotFoundError: No address is published.
-    """
+    """Returns the address that the training of a model has published."""
     path = address_file(model_dir)
     address = (text_files.read_text(path) or "").strip()
     if not address:

@@ -29,11 +29,7 @@ MODES: dict[str, Mode] = {"train": "train", "eval": "eval", "infer": "predict", 
 
 
 def mode_of(value: str) -> Mode:
-    """Returns the internal name of a mode.
-
-    Raises:
-        ValueError: there is no such mode.
-    """
+    """Returns the internal name of a mode."""
     if value not in MODES:
         raise ValueError(f"option mode must be one of {', '.join(MODES)}, got {value!r}")
     return MODES[value]
@@ -97,11 +93,7 @@ def profile_from(options: CpuTrainingConfig, params: Params) -> int | None:
 
 
 def profile_every(options: CpuTrainingConfig, params: Params) -> int:
-    """Steps from one profile to the next.
-
-    Raises:
-        ValueError: it was set, and nothing is profiled.
-    """
+    """Steps from one profile to the next."""
     name = "profile_save_steps_interval"
     if options.profile_some_steps_from is None and getattr(options, name) != options.default_of(name):
         raise ValueError(
@@ -169,11 +161,7 @@ def _require_defaults(options: CpuTrainingConfig, names: Sequence[str], *, about
 
 
 def candidate_items(options: CpuTrainingConfig, _: Params) -> CandidateItems | None:
-    """Items that are predicted after training.
-
-    Raises:
-        ValueError: items without the wish to predict them, or the wish without items.
-    """
+    """Items that are predicted after training."""
     if not options.enable_resource_constrained_roughsort:
         _require_defaults(options, _OF_ITEMS, about="candidate items", switch="enable_resource_constrained_roughsort")
         return None
@@ -237,11 +225,7 @@ def trains_in_step(options: CpuTrainingConfig, params: Params) -> bool:
 
 
 def synchronous(options: CpuTrainingConfig, params: Params) -> SyncConfig | None:
-    """Returns the config of synchronous ranks, or None.
-
-    Raises:
-        ValueError: an option of ranks is set without ranks.
-    """
+    """Returns the config of synchronous ranks, or None."""
     if not trains_in_step(options, params):
         ranks = "the ranks of synchronous training"
         _require_defaults(options, _OF_RANKS, about=ranks, switch="enable_sync_training")
@@ -290,11 +274,7 @@ def postpush(options: CpuTrainingConfig, _: Params) -> bool:
 
 
 def late_update(options: CpuTrainingConfig, _: Params) -> bool:
-    """Returns whether postponed gradients are applied one more step later.
-
-    Raises:
-        ValueError: gradients are not postponed at all.
-    """
+    """Returns whether postponed gradients are applied one more step later."""
     if options.enable_pipelined_bwda2a and not options.enable_async_optimize:
         raise ValueError(
             "option enable_pipelined_bwda2a=True needs enable_async_optimize: it puts off the update of rows one step"

@@ -82,11 +82,7 @@ class FlatConfig:
 
     @classmethod
     def require_option(cls, name: str) -> None:
-        """Refuses names that are no options.
-
-        Raises:
-            TypeError: with the option that was probably meant.
-        """
+        """Refuses names that are no options."""
         if name not in cls.__dataclass_fields__:
             close = difflib.get_close_matches(name, cls.__dataclass_fields__, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
@@ -152,11 +148,7 @@ class FlatConfig:
 
 
 def read_config_file(path: str) -> dict[str, Any]:
-    """Returns the options of a TOML file, or of a JSON file if the name ends in ``.json``.
-
-    Raises:
-        ValueError: the file cannot be parsed; the message gives the position.
-    """
+    """Returns the options of a TOML file, or of a JSON file if the name ends in ``.json``."""
     file = Path(path)
     try:
         text = file.read_text(encoding="utf-8")

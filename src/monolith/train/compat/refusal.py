@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 def require_effective(config: FlatConfig) -> None:
-    """Refuses options and variables that would have no effect; a default that is set explicitly is accepted.
-
-    Raises:
-        ValueError: names the option, its value and the reason.
-    """
+    """Refuses options and variables that would have no effect; a default that is set explicitly is accepted."""
     for name, effects in effects_of(type(config)).items():
         value, default = getattr(config, name), config.default_of(name)
         for effect in effects:
@@ -37,11 +33,7 @@ def require_effective(config: FlatConfig) -> None:
 
 
 def require_one_process(config: FlatConfig, *, but: Collection[str] = ()) -> None:
-    """Refuses options of a job of several processes, in a run that is one process; some may be taken all the same.
-
-    Raises:
-        ValueError: names it, its value and what to do.
-    """
+    """Refuses options of a job of several processes, in a run that is one process; some may be taken all the same."""
     name = option_of_a_job(config, but=but)
     job = None if name is None else job_of(effects_of(type(config))[name])
     if name is not None and job is not None:
@@ -116,11 +108,7 @@ _REFUSED: Final = {
 
 
 def require_partial_sync(config: DistributedCpuTrainingConfig) -> None:
-    """Refuses options that contradict, or do nothing, where ranks average dense weights and servers keep the rows.
-
-    Raises:
-        ValueError: names it, its value and the reason.
-    """
+    """Refuses options that contradict, or do nothing, where ranks average dense weights and servers keep the rows."""
     if not config.enable_sync_training:
         raise ValueError(
             f"option enable_partial_sync_training=True (from {config.origin('enable_partial_sync_training')}) needs"
@@ -136,11 +124,7 @@ def require_partial_sync(config: DistributedCpuTrainingConfig) -> None:
 
 
 def require_effective_parameters(params: Params, defaults: Params) -> None:
-    """Refuses parameters that would have no effect.
-
-    Raises:
-        ValueError: names the parameter, its value and the reason.
-    """
+    """Refuses parameters that would have no effect."""
     for parameter in PARAMETERS:
         if not isinstance(parameter.effect, Refused):
             continue

@@ -204,11 +204,7 @@ def define_parameters(params: Params) -> None:
 
 
 def override_params(params: Params, text: str | None) -> None:
-    """Sets parameters of a task by their dotted names, given as a JSON object.
-
-    Raises:
-        ValueError: it is no JSON object, or has a name that is not declared.
-    """
+    """Sets parameters of a task by their dotted names, given as a JSON object."""
     if not text:
         return
     try:

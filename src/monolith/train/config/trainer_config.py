@@ -342,11 +342,7 @@ class TrainerConfig(Config):
 
 
 def require_training(mode: str, subject: str) -> None:
-    """Refuses to train in a mode that only looks.
-
-    Raises:
-        ValueError: another mode than ``train``.
-    """
+    """Refuses to train in a mode that only looks."""
     if mode != "train":
         raise ValueError(
             f"{subject}: mode is {mode!r}, and only 'train' trains; leave mode out, or call evaluate() or predict() of"

@@ -127,11 +127,7 @@ def _columns(task: Task, example: Any) -> Mapping[str, Any]:
 
 
 def first_batch(task: Task) -> Any:
-    """Returns an example for exports: the first batch of the input for mode ``predict``.
-
-    Raises:
-        InvalidArgumentError: the input is empty.
-    """
+    """Returns an example for exports: the first batch of the input for mode ``predict``."""
     try:
         return next(iter(task.input_fn("predict")))
     except (StopIteration, NotImplementedError, OSError, FailedPreconditionError) as error:

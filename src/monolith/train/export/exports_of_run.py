@@ -65,11 +65,7 @@ class ExportsOfRun:
 
 
 def num_shards(params: Params, config: TrainerConfig, *, share_rows: bool) -> int:
-    """Returns the number of shards of an export: as many as there are in training; 0: one piece.
-
-    Raises:
-        ValueError: the mode is not an export mode.
-    """
+    """Returns the number of shards of an export: as many as there are in training; 0: one piece."""
     mode = params.serving.export_mode
     if mode is ExportMode.STANDALONE:
         return 0

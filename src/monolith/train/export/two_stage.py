@@ -83,12 +83,7 @@ class CachedItems(NamedTuple):
 
 
 def cache_items(session: Session, items: CandidateItems) -> CachedItems:
-    """Predicts all candidate items.
-
-    Raises:
-        InvalidArgumentError: there are no items, an item is duplicated, or a prediction has another shape or is not
-            finite. Names the item.
-    """
+    """Predicts all candidate items."""
     task = _task_of(session)
     model = nn.Module() if session.state.model is None else session.state.model
     ids, values = [], []

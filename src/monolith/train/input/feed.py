@@ -230,11 +230,7 @@ class BatchClock:
         """Examples whose times were not believed."""
 
     def time_of(self, batch: Any) -> int | None:
-        """Returns the newest time of a batch that is not far ahead; None if it has no such column.
-
-        Raises:
-            InvalidArgumentError: the time of an example is not in Unix seconds; names it.
-        """
+        """Returns the newest time of a batch that is not far ahead; None if it has no such column."""
         times = times_of(batch)
         if times is None:
             return None

@@ -239,7 +239,7 @@ class RankInputs(LocalJob):
             self._num_shares = int(loaded.get("num_shares", loaded["num_workers"])) if is_fixed else self._num_workers
 
     def position(self, worker: int, own: bytes | None) -> bytes | None:
-        """Returns where the input of a worker resumes; its partitions of Kafka topics may have been another worker's."""
+        """Returns where the input of a worker resumes; its Kafka partitions may have been another worker's."""
         if self._merged is None or (own or b"") != self._restored.get(worker, b""):
             return own  # it has trained since
         turn = None if own is None else KafkaPosition.from_bytes(own).turn

@@ -76,11 +76,7 @@ class InputShares:
         return iter((self.worker, self.num_workers))
 
     def of(self, source: Any) -> Any:
-        """Returns the share of the result of an `input_fn`; a dataset that is a worker's share already is unchanged.
-
-        Raises:
-            InvalidArgumentError: there are several workers, and they cannot share it.
-        """
+        """Returns the share of the result of an `input_fn`; a dataset that is a worker's share already is unchanged."""
         if self.num_workers == 1 and self.queues is None:
             return source
         if isinstance(source, Dataset):

@@ -101,11 +101,7 @@ def _help_of(config: type[FlatConfig], name: str) -> str:
 
 
 def take_flags(options: C, args: argparse.Namespace) -> C:
-    """Sets options from parsed flags, then the environment, then the file; options set in code stay.
-
-    Raises:
-        ValueError: a string is not a valid value of its option, or the file has an unknown option.
-    """
+    """Sets options from parsed flags, then the environment, then the file; options set in code stay."""
     texts = {name.removeprefix(_TARGET): value for name, value in vars(args).items() if name.startswith(_TARGET)}
     options.update({name: value for name, value in texts.items() if value is not None}, Origin.FLAG)
     options.update_from_environment()
@@ -123,9 +119,6 @@ def parse(options: C, arguments: Sequence[str] | None = None) -> C:
     Args:
         options: Options set in code; updated and returned.
         arguments: Arguments of the program; None: those of the command line.
-
-    Raises:
-        ValueError: an unknown flag, with a suggestion, or a string that is not a valid value of its option.
 
     >>> from monolith.train import RunnerConfig
     >>> parse(RunnerConfig(index=1, num_workers=2), ["--index", "0", "--model_dir", "/m"])

@@ -38,12 +38,7 @@ class TaskRegistry:
         self._classes: dict[str, type[SingleTaskModelParams]] = {}
 
     def register(self, cls: M) -> M:
-        """Class decorator.
-
-        Raises:
-            TypeError: it is no `SingleTaskModelParams`.
-            ValueError: one of its names is taken.
-        """
+        """Class decorator."""
         if not issubclass(cls, SingleTaskModelParams):
             raise TypeError(f"register: expected a class under SingleTaskModelParams, got {cls!r}")
         keys = dict.fromkeys(self._keys_of(cls))
@@ -127,11 +122,7 @@ def find_task(text: str) -> Params:
 
 
 def require_named_task(name: str | None, params: Params) -> None:
-    """Refuses parameters of another task than the one that the option `task` names, if it names one.
-
-    Raises:
-        ValueError: they are of another task, or there is none of this name.
-    """
+    """Refuses parameters of another task than the one that the option `task` names, if it names one."""
     if name is None:
         return
     named, cls = find_task(name).get("cls"), params.get("cls")

@@ -52,11 +52,7 @@ class PredictionColumns:
         self._names: list[str] | None = None
 
     def of(self, batch: Any, predictions: Any) -> dict[str, Column]:
-        """Returns name -> column; the same names for every batch.
-
-        Raises:
-            InvalidArgumentError: the batch lacks a key, or predictions do not have one value for each row.
-        """
+        """Returns name -> column; the same names for every batch."""
         columns = {key: self._key_column(key, batch) for key in self._keys}
         predicted = _prediction_columns(predictions)
         clashes = sorted(columns.keys() & predicted.keys())

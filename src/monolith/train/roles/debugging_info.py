@@ -46,12 +46,7 @@ def write_debugging_info(model_dir: str, info: DebuggingInfo) -> None:
 
 
 def read_debugging_info(model_dir: str) -> DebuggingInfo:
-    """Returns the content of the file of a model directory.
-
-    Raises:
-        NotFoundError: the file is missing.
-        DataLossError: the file cannot be parsed.
-    """
+    """Returns the content of the file of a model directory."""
     path = get_debugging_info_file_name(model_dir)
     content = text_files.read_bytes(path)
     if content is None:
@@ -69,11 +64,7 @@ def read_debugging_info(model_dir: str) -> DebuggingInfo:
 
 
 def look_up(info: DebuggingInfo, cluster: PsCluster, slot: str, row_id: int) -> FoundRow | None:
-    """Returns the row of an id of a slot, as the servers have it now; None: there is none.
-
-    Raises:
-        InvalidArgumentError: an unknown slot, or an id that is invalid for it.
-    """
+    """Returns the row of an id of a slot, as the servers have it now; None: there is none."""
     if slot not in info.features:
         known = ", ".join(sorted(info.features)) or "none"
         raise InvalidArgumentError(f"slot {slot!r} does not exist; the slots of the model are: {known}")

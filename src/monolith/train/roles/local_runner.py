@@ -115,12 +115,7 @@ def make_trainer(
 
 
 def use_threads(options: CpuTrainingConfig) -> None:
-    """Sets the number of threads of torch from the options; torch decides if they set none.
-
-    Raises:
-        ValueError: a number that torch does not accept.
-        FailedPreconditionError: torch has started with another number, which can no longer change.
-    """
+    """Sets the number of threads of torch from the options; torch decides if they set none."""
     if not isinstance(options, DistributedCpuTrainingConfig):
         return
     threads = {

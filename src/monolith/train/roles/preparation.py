@@ -73,9 +73,6 @@ def take_place(config: CpuTrainingConfig) -> None:
     """Sets rank and number of ranks in the options, unless they are set already.
 
     Also applies the option ``sync_timeout_secs`` to calls between ranks.
-
-    Raises:
-        ValueError: the options contradict the launcher, or set servers.
     """
     if not config.is_set("enable_sync_training"):
         config.enable_sync_training = True
@@ -97,9 +94,6 @@ def take_rank(config: CpuTrainingConfig, *, scheduled: int | None = None) -> Non
     Args:
         config: Options of the rank.
         scheduled: The index assigned by a scheduler, which counts as set; None: no scheduler.
-
-    Raises:
-        ValueError: the options contradict the launcher.
     """
     if not config.sync_timeout_secs > 0:
         raise ValueError(f"option sync_timeout_secs must be > 0 seconds, got {config.sync_timeout_secs}")

@@ -173,11 +173,7 @@ class BenchmarkHook(Hook):
         self._begin = self._clock.monotonic()
 
     def before_run(self, context: StepContext) -> None:  # noqa: ARG002 - a hook's signature
-        """Ends the run where the choice is made.
-
-        Raises:
-            OutOfRangeError: it is.
-        """
+        """Ends the run where the choice is made."""
         if self._config.ps_str_overridden:
             _note(self._config, "result", self._config.ps_str_overridden)
         if self._result:

@@ -37,12 +37,7 @@ class ServerReconnector:
         self._looking = threading.Lock()
 
     def wait(self, timeout_seconds: float) -> None:
-        """Waits until all servers answer.
-
-        Raises:
-            DeadlineExceededError: some did not answer in this time; names them.
-            CancelledError: the cluster was closed meanwhile.
-        """
+        """Waits until all servers answer."""
         begin = self._clock.monotonic()
         next_line = begin
         while missing := self.look():

@@ -63,11 +63,7 @@ def _copy(config: TrainerConfig, saver: Saver) -> None:
 
 
 def restore_to_look(config: TrainerConfig, state: TrainState, *, name: str) -> None:
-    """Puts back what a run has saved, to evaluate, predict or export.
-
-    Raises:
-        NotFoundError: there is nothing.
-    """
+    """Puts back what a run has saved, to evaluate, predict or export."""
     if config.model_dir is None:
         raise NotFoundError(f"{name}: there is nothing trained yet, and no model_dir to restore from; train first")
     with Saver(config.model_dir if config.sync is None else config.sync.checkpoint_dir(config.model_dir)) as saver:

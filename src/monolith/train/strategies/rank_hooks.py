@@ -83,11 +83,7 @@ class AlltoallMetricsHook(Hook):
         self._last: dict[str, AlltoallMetrics] = {}
 
     def after_create_session(self, session: HookedSession) -> None:
-        """Begins to count.
-
-        Raises:
-            InvalidArgumentError: there is no such slot.
-        """
+        """Begins to count."""
         session.on_close(self._close)
         stores = self._stores()
         tables = [table.name for store in stores for table in store.schema.tables]

@@ -303,11 +303,7 @@ class Ranks(Strategy):
 
 
 def with_accelerator(config: TrainerConfig, params: Params) -> TrainerConfig:
-    """Returns the config with the effect of a task's parameter ``accelerator``: synchronous training as a rank.
-
-    Raises:
-        ValueError: it names an accelerator that a trainer does not support.
-    """
+    """Returns the config with the effect of a task's parameter ``accelerator``: synchronous training as a rank."""
     name = params.accelerator if "accelerator" in params else None
     if name is None or (name == "horovod" and config.sync is not None):
         return config

@@ -301,11 +301,7 @@ class Strategy:
 
 
 def refuse_mode(mode: Mode, what: str) -> None:
-    """Refuses a session that trains nothing where other processes store its model.
-
-    Raises:
-        InvalidArgumentError: another mode than ``train``.
-    """
+    """Refuses a session that trains nothing where other processes store its model."""
     if mode != "train":
         raise InvalidArgumentError(
             f"session: {what} that are trained, and mode is {mode!r}; restore a checkpoint of them, which has the form"
