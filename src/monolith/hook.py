@@ -150,40 +150,35 @@ class StepContext:
         session: The session.
     """
 
-    __slots__ = ("_session", "results")
+    __slots__ = ("results", "session")
 
     def __init__(self, session: HookedSession) -> None:
-        self._session = session
+        self.session = session
         self.results: Any = None
         """In `after_run`: results of the calls that this hook returned from `before_run`, in the same list or dict;
         None without calls.
         """
 
     @property
-    def session(self) -> HookedSession:
-        """The session."""
-        return self._session
-
-    @property
     def global_step(self) -> int:
         """Number of trained steps; in `after_run` this step is included."""
-        return self._session.global_step
+        return self.session.global_step
 
     @property
     def stop_requested(self) -> bool:
         """Whether training ends after this step."""
-        return self._session.stop_requested
+        return self.session.stop_requested
 
     def request_stop(self) -> None:
         """Ends training after this step. When requested in `before_run`, the step still runs.
 
         One rank of a synchronous run that requests a stop in `after_run` stops all ranks after the next step.
         """
-        self._session.request_stop()
+        self.session.request_stop()
 
     def stop_together(self) -> None:
         """Ends training after this step, for a request that every rank of a synchronous run makes at the same step."""
-        stop_together(self._session)
+        stop_together(self.session)
 
 
 def stop_together(session: HookedSession) -> None:

@@ -112,14 +112,10 @@ class EnqueueHook(Hook):
     """
 
     def __init__(self, q: ElementQueue) -> None:
-        self._runner = MultiQueueRunner(q.queues, [q.enqueue_op])
-
-    @property
-    def runner(self) -> MultiQueueRunner:
+        self.runner = MultiQueueRunner(q.queues, [q.enqueue_op])
         """The runner of the thread."""
-        return self._runner
 
     def after_create_session(self, session: HookedSession) -> None:
         """Starts the thread."""
-        session.on_close(self._runner.stop)
-        self._runner.start()
+        session.on_close(self.runner.stop)
+        self.runner.start()

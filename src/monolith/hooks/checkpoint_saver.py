@@ -88,25 +88,17 @@ class NoFirstSaveCheckpointSaverHook(Hook):
     def __init__(self, saver: Saver, options: SaverHookConfig) -> None:
         self._saver = saver
         self._options = options
-        self._timer = _timer(options)
+        self.timer = _timer(options)
+        """Timer of the saves; other hooks may enable and disable it."""
         self._mode = "dense_only" if saver.dense_only else "full"
         self._final_save = options.final_save or ("never" if saver.dense_only else "if_moved")
         self._metrics = options.metrics or MetricClient()
         self._lock = threading.RLock()
         self._in_background: _InBackground | None = None
-        self._last_saved_step: int | None = None
+        self.last_saved_step: int | None = None
+        """Step of the last checkpoint that was committed by this hook."""
         self._step_on_disk: int | None = None
         self._first = True
-
-    @property
-    def last_saved_step(self) -> int | None:
-        """Step of the last checkpoint that was committed by this hook."""
-        return self._last_saved_step
-
-    @property
-    def timer(self) -> SecondOrStepTimer | None:
-        """Timer of the saves; other hooks may enable and disable it."""
-        return self._timer
 
     # The hook
 
@@ -126,15 +118,15 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         if not self._options.no_first_save and self._first:
             self._save(session, session.global_step, ignore_save_errors=self._options.ignore_save_errors)
         self._first = False
-        if self._timer is not None:
-            self._timer.update_last_triggered_step(session.global_step)
+        if self.timer is not None:
+            self.timer.update_last_triggered_step(session.global_step)
 
     def after_run(self, context: StepContext) -> None:
         """Saves when the timer is due."""
         step = context.global_step
         stop = self._in_background is not None and self._finish_background(context.session, wait=False)
-        if self._timer is not None and self._timer.should_trigger_for_step(step):
-            self._timer.update_last_triggered_step(step)
+        if self.timer is not None and self.timer.should_trigger_for_step(step):
+            self.timer.update_last_triggered_step(step)
             stop |= self._save(context.session, step, ignore_save_errors=self._options.ignore_save_errors)
         if stop:
             context.request_stop()
@@ -162,10 +154,10 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         """
         with self._lock:
             step = session.global_step
-            if self._timer is not None:
-                self._timer.update_last_triggered_step(step)
+            if self.timer is not None:
+                self.timer.update_last_triggered_step(step)
             self._save(session, step, ignore_save_errors=ignore_save_errors, blocking=True)
-            return self._saver.last_saved if self._last_saved_step == step else None
+            return self._saver.last_saved if self.last_saved_step == step else None
 
     # One save
 
@@ -187,7 +179,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         if not self._saver.dense_only:
             return False
         full = self._options.full_saver_hook
-        return step == self._last_saved_step or (full is not None and full.last_saved_step == step)
+        return step == self.last_saved_step or (full is not None and full.last_saved_step == step)
 
     def _attempts(
         self,
@@ -223,7 +215,7 @@ class NoFirstSaveCheckpointSaverHook(Hook):
         return any(stop)
 
     def _count_commit(self, step: int, begun: float) -> None:
-        self._last_saved_step = self._step_on_disk = step
+        self.last_saved_step = self._step_on_disk = step
         self._metrics.emit_counter("save_checkpoint", 1, {"mode": self._mode})
         self._metrics.emit_timer("save_checkpoint_time", time.monotonic() - begun, {"mode": self._mode})
 

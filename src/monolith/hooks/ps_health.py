@@ -69,8 +69,8 @@ class PsHealthHook(Hook):
         self._pauses_chief = pauses_chief
         self._clock = clock or SystemClock()
         self._placed_at: float | None = None
-        self._goes_on = threading.Event()
-        self._goes_on.set()
+        self._may_run = threading.Event()
+        self._may_run.set()
         self._thread: PeriodicThread | None = None
 
     def after_create_session(self, session: HookedSession) -> None:
@@ -85,7 +85,7 @@ class PsHealthHook(Hook):
 
     def before_run(self, context: StepContext) -> None:
         """Blocks while a server is over its limit; a stop of the session ends the wait."""
-        while self._pauses_chief and not self._goes_on.wait(_LOOK_SECONDS):
+        while self._pauses_chief and not self._may_run.wait(_LOOK_SECONDS):
             if context.stop_requested:
                 return
 
@@ -110,7 +110,7 @@ class PsHealthHook(Hook):
         except BarrierAlreadyPlacedError:
             return False
         self._placed_at = self._clock.monotonic()
-        self._goes_on.clear()
+        self._may_run.clear()
         _log.error(
             "training paused: %s; it resumes automatically once every server is below its limit. Let rows expire"
             " sooner, give the servers more memory and a higher limit (monolith_default_machine_info_mem_limit), or"
@@ -127,7 +127,7 @@ class PsHealthHook(Hook):
         seconds = self._clock.monotonic() - (self._placed_at or 0.0)
         self._placed_at = None
         self._barrier.remove_barrier()
-        self._goes_on.set()
+        self._may_run.set()
         _log.warning("training resumes: after %.0f s all parameter servers are below their memory limit", seconds)
 
     def _stop(self) -> None:
@@ -136,5 +136,5 @@ class PsHealthHook(Hook):
             thread.close()
         if self._placed_at is not None:
             self._placed_at = None
-            self._goes_on.set()
+            self._may_run.set()
             self._barrier.remove_barrier()

@@ -201,21 +201,17 @@ class SecondOrStepTimerWithTideSetting(SecondOrStepTimer):
         if tide_every_secs is not None and not tide_every_secs > 0:
             raise ValueError(f"timer: tide_every_secs must be > 0, got {tide_every_secs!r}")
         self._tide_every_secs = tide_every_secs
-        self._enabled = True
-        self._due = False
-
-    @property
-    def enabled(self) -> bool:
+        self.enabled = True
         """Whether the timer is enabled."""
-        return self._enabled
+        self._due = False
 
     def enable(self) -> None:
         """Enables the timer."""
-        self._enabled = True
+        self.enabled = True
 
     def disable(self) -> None:
         """Disables the timer until `enable`."""
-        self._enabled = False
+        self.enabled = False
 
     def trigger_next(self) -> None:
         """Makes the next check due, whatever the interval; only once, and only while enabled."""
@@ -223,7 +219,7 @@ class SecondOrStepTimerWithTideSetting(SecondOrStepTimer):
 
     def should_trigger_for_step(self, step: int) -> bool:
         """Returns whether the action is due at this step; never twice at one step, never while disabled."""
-        if not self._enabled:
+        if not self.enabled:
             return False
         if self._due and step != self.last_triggered_step():
             return True

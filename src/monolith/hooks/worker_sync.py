@@ -234,8 +234,10 @@ class TrainingHooksHelper:
     ) -> None:
         if not 0 <= worker_idx < num_workers:
             raise ValueError(f"TrainingHooksHelper: worker_idx must be in [0, {num_workers}), got {worker_idx}")
-        self._hooks: tuple[Hook, ...] = ()
-        self._chief_hooks: tuple[Hook, ...] = ()
+        self.training_hooks: tuple[Hook, ...] = ()
+        """The hooks for the session of a worker."""
+        self.training_chief_hooks: tuple[Hook, ...] = ()
+        """The hooks for the session of the chief."""
         if not enable_sync or num_workers == 1:
             return
         if flags is None:
@@ -245,16 +247,6 @@ class TrainingHooksHelper:
             )
         helper = SyncHelper(num_workers, worker_idx == 0, flags=flags)
         if worker_idx == 0:
-            self._chief_hooks = (ChiefSyncHook(helper, chief_timeout_seconds),)
+            self.training_chief_hooks = (ChiefSyncHook(helper, chief_timeout_seconds),)
         else:
-            self._hooks = (WorkerSyncHook(worker_idx, helper),)
-
-    @property
-    def training_hooks(self) -> tuple[Hook, ...]:
-        """The hooks for the session of a worker."""
-        return self._hooks
-
-    @property
-    def training_chief_hooks(self) -> tuple[Hook, ...]:
-        """The hooks for the session of the chief."""
-        return self._chief_hooks
+            self.training_hooks = (WorkerSyncHook(worker_idx, helper),)

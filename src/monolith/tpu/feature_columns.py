@@ -30,16 +30,12 @@ class Env:
     def __init__(self) -> None:
         self.slots: dict[int, FeatureSlot] = {}
         """By number."""
-        self._is_finalized = False
+        self.is_finalized = False
+        """Whether no more slots can be added."""
         self.looked_up: Mapping[str, Tensor] | None = None
         """Feature -> its rows, summed, of the batch that is computed now."""
         self.gradient_multiplier = 1.0
         """Factor of all gradients of rows."""
-
-    @property
-    def is_finalized(self) -> bool:
-        """Returns whether no more slots can be added."""
-        return self._is_finalized
 
     def finalize(self) -> None:
         """Ends the collection."""
@@ -47,7 +43,7 @@ class Env:
             raise FailedPreconditionError(
                 "embedding task: logits_fn looked up no column; call self.env.slot(...).column(...).lookup()"
             )
-        self._is_finalized = True
+        self.is_finalized = True
 
     def slot(self, number: int, *slices: Slice | int) -> FeatureSlot:
         """Returns the slot of a number, with its slices; every call for a number returns the same ones.
@@ -71,7 +67,7 @@ class Env:
         return slot
 
     def _require_open(self, what: str) -> None:
-        if self._is_finalized:
+        if self.is_finalized:
             raise InvalidArgumentError(
                 f"{what}: logits_fn did not use it when slots were collected; use the same ones in every call"
             )

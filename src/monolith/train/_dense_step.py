@@ -15,7 +15,7 @@ update of their own worker; one with prefetched weights, one with postponed push
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from monolith.config import Config, config
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from monolith.ps.dense import DenseClient, PreparedPush
     from monolith.tables import BatchStamp, Pending
+    from monolith.train.strategies.rank_steps import RankUpdate
 
 
 @config
@@ -66,36 +67,28 @@ class StepGradients:
     """Checks for values that must not be applied, such as NaN; returns the reason, or None."""
 
 
-class FollowedStep(Protocol):
-    """A step of other processes."""
+class DenseStep:
+    """The update of dense weights: by the optimizers of this process, alone. Only the training thread may use it."""
 
-    @property
-    def reached(self) -> int:
-        """The global step after it."""
+    in_step = False
+    """Whether other ranks make the same steps, so that `combine` is needed."""
 
-    @property
-    def num_pushes(self) -> int:
-        """Updates of rows that come with it."""
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self._optimizers = optimizers
 
-
-class DenseStep(Protocol):
-    """Update of dense weights. Only the training thread may use it."""
-
-    def join(self, worker: int) -> Mapping[int, BatchStamp | None]:
+    def join(self, worker: int) -> Mapping[int, BatchStamp | None]:  # noqa: ARG002 - for overriding methods
         """Starts an incarnation of a worker.
 
         Returns:
             Server -> the worker's last batch in its dense weights, None if there was none. Servers that store none of
             the weights are omitted.
         """
+        return {}
 
     @property
-    def under_way(self) -> int:
+    def in_flight(self) -> int:
         """Steps of which some server has not confirmed its update."""
-
-    @property
-    def in_step(self) -> bool:
-        """Returns whether other ranks make the same steps, so that `combine` is needed."""
+        return 0
 
     def begin(self) -> None:
         """Provides the weights for this step. Call it before the model computes."""
@@ -107,65 +100,29 @@ class DenseStep(Protocol):
             InvalidArgumentError: the gradients must not be applied; nothing has changed.
         """
 
-    def follow(self, weights: Sequence[Parameter]) -> FollowedStep | None:
-        """Takes part in a step of other processes, without a batch.
+    def follow(self, weights: Sequence[Parameter]) -> RankUpdate | None:  # noqa: ARG002 - for overriding methods
+        """Takes part in a step of other processes, without a batch; the weights get the gradients of the others.
 
         Returns:
             Content of the step; None if no other process has a batch.
         """
+        return None
 
-    def step(self, stamp: BatchStamp | None, global_step: int) -> None:
+    def step(self, stamp: BatchStamp | None, global_step: int) -> None:  # noqa: ARG002 - for overriding methods
         """Updates the weights with the computed gradients."""
+        for optimizer in self._optimizers:
+            optimizer.step()
 
     def settle(self) -> None:
         """Waits for everything in flight, and discards prefetched weights."""
 
 
-class LocalDense:
-    """The optimizers of this process move the weights of this process."""
-
-    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
-        self._optimizers = optimizers
-
-    def join(self, worker: int) -> Mapping[int, BatchStamp | None]:  # noqa: ARG002 - no other worker trains them
-        """Returns an empty mapping: there are no servers."""
-        return {}
-
-    @property
-    def under_way(self) -> int:
-        """Returns 0: a step is complete when it returns."""
-        return 0
-
-    @property
-    def in_step(self) -> bool:
-        """Returns whether other ranks make the same steps."""
-        return False
-
-    def begin(self) -> None:
-        """Does nothing: the weights are in this process."""
-
-    def combine(self, gradients: StepGradients) -> None:
-        """Does nothing: there are no other ranks."""
-
-    def follow(self, weights: Sequence[Parameter]) -> FollowedStep | None:  # noqa: ARG002 - there are no other ranks
-        """Returns None: no other process makes the same steps."""
-        return None
-
-    def step(self, stamp: BatchStamp | None, global_step: int) -> None:  # noqa: ARG002 - optimizers ask for it
-        """Steps each optimizer."""
-        for optimizer in self._optimizers:
-            optimizer.step()
-
-    def settle(self) -> None:
-        """Does nothing: updates are synchronous."""
-
-
-class ServerDense:
+class ServerDense(DenseStep):
     """Dense weights that servers update; this process has copies of them."""
 
     def __init__(self, client: DenseClient, optimizers: Sequence[Optimizer], settings: DenseConfig) -> None:
+        super().__init__(optimizers)
         self._client = client
-        self._optimizers = optimizers
         self._settings = settings
         self._postponed: PreparedPush | None = None
         self._pending: Pending[int] | None = None
@@ -176,14 +133,9 @@ class ServerDense:
         return {server: applied[server] for server, pieces in enumerate(self._client.layout.servers) if pieces}
 
     @property
-    def under_way(self) -> int:
+    def in_flight(self) -> int:
         """Number of postponed pushes and pushes in flight."""
         return (self._postponed is not None) + (self._pending is not None)
-
-    @property
-    def in_step(self) -> bool:
-        """Returns whether other ranks make the same steps."""
-        return False
 
     def begin(self) -> None:
         """Brings the weights, and begins what was postponed."""
@@ -197,13 +149,6 @@ class ServerDense:
         self._begin_push()
         if not self._settings.prefetch:
             self._client.assign()
-
-    def combine(self, gradients: StepGradients) -> None:
-        """Does nothing: there are no other ranks."""
-
-    def follow(self, weights: Sequence[Parameter]) -> FollowedStep | None:  # noqa: ARG002 - there are no other ranks
-        """Returns None: no other process makes the same steps."""
-        return None
 
     def step(self, stamp: BatchStamp | None, global_step: int) -> None:
         """Pushes, or postpones the push."""

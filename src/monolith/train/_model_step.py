@@ -115,8 +115,8 @@ class ModelStep:
         self._decay_weights()
         self._dense.step(stamp, step)
         self._pipeline.push(taken)
-        under_way = max(self._pipeline.under_way, self._dense.under_way)
-        self._advance(self._strategy.count_step(step, stamp, under_way=under_way))
+        in_flight = max(self._pipeline.in_flight, self._dense.in_flight)
+        self._advance(self._strategy.count_step(step, stamp, under_way=in_flight))
 
     def follow(self) -> None:
         """Makes a step of other processes, without a batch: takes their gradients, and follows their updates of rows.

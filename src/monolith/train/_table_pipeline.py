@@ -162,7 +162,7 @@ class TablePipeline:
         return not self._window
 
     @property
-    def under_way(self) -> int:
+    def in_flight(self) -> int:
         """Number of steps whose updates are postponed, or in flight with an unread outcome."""
         return len(self._pushes) + sum(map(bool, self._postponed))
 

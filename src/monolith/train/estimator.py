@@ -58,30 +58,26 @@ class Estimator(Closing):
         warm_start_from: str | None = None,
     ) -> None:
         options = RunConfig() if conf is None else conf
-        self._options = options.to_runner_config() if isinstance(options, RunConfig) else options
+        self.config: RunnerConfig = options.to_runner_config() if isinstance(options, RunConfig) else options
+        """The options, which can change until the first call."""
         if warm_start_from is not None:
-            self._options.restore_dir = warm_start_from
+            self.config.restore_dir = warm_start_from
         params = model.p if isinstance(model, Task) else model.params() if isinstance(model, type) else model
         self._params = copy.deepcopy(params)
         self._trainer: Trainer | None = None
 
     @property
-    def config(self) -> RunnerConfig:
-        """The options, which can change until the first call."""
-        return self._options
-
-    @property
     def trainer(self) -> Trainer:
         """The trainer that does the work."""
         if self._trainer is None:
-            self._options.is_local = True
-            self._trainer = make_trainer(self._options, self._params)
+            self.config.is_local = True
+            self._trainer = make_trainer(self.config, self._params)
         return self._trainer
 
     @property
     def is_job(self) -> bool:
         """Returns whether it trains as one process of a job."""
-        options = self._options
+        options = self.config
         return not options.is_local and (options.server_type != "worker" or option_of_a_job(options) is not None)
 
     def train(self, steps: int | None = None, max_steps: int | None = None, hooks: Sequence[Hook] = ()) -> TrainState:
@@ -91,17 +87,17 @@ class Estimator(Closing):
             The trained state; in a job, whose servers have it, only the step: `evaluate` and `predict` read its last
             checkpoint.
         """
-        in_step = trains_in_step(self._options, self._params)
-        if in_step and not self._options.enable_partial_sync_training:
+        in_step = trains_in_step(self.config, self._params)
+        if in_step and not self.config.enable_partial_sync_training:
             return self._train_in_step(steps, max_steps, hooks)
         if not self.is_job:
             return self.trainer.train(steps=steps, max_steps=max_steps, hooks=hooks)
         if steps is not None:
             raise ValueError(f"Estimator.train: a job ends at a global step, got steps={steps}; give max_steps")
-        with monolith_discovery(self._options.runner_settings()) as discovery:
+        with monolith_discovery(self.config.runner_settings()) as discovery:
             assert discovery is not None  # noqa: S101 - the options are not local
             self._trainer = distributed_train(
-                self._options, discovery, self._params, user_hooks=hooks, settings=JobProgramConfig(max_steps=max_steps)
+                self.config, discovery, self._params, user_hooks=hooks, settings=JobProgramConfig(max_steps=max_steps)
             )
         return TrainState(global_step=0 if self._trainer is None else self._trainer.global_step)
 
@@ -109,7 +105,7 @@ class Estimator(Closing):
         if steps is not None:
             raise ValueError(f"Estimator.train: ranks end at a global step, got steps={steps}; give max_steps")
         self._trainer = distributed_sync_train(
-            self._options, self._params, user_hooks=hooks, settings=JobProgramConfig(max_steps=max_steps)
+            self.config, self._params, user_hooks=hooks, settings=JobProgramConfig(max_steps=max_steps)
         )
         return TrainState(global_step=self._trainer.global_step)
 
@@ -139,19 +135,19 @@ class Estimator(Closing):
         folder = name or str(self._params.serving.export_dir_base)
         config = self.trainer.config
         shards = num_shards(
-            self._params, config, share_rows=config.sync is not None and not self._options.enable_partial_sync_training
+            self._params, config, share_rows=config.sync is not None and not self.config.enable_partial_sync_training
         )
         options = ExportConfig(
             version=version, shards=shards, dense_only=dense_only, skip_zero=config.exporting.skip_zero
         )
-        return self.trainer.export(join(self._options.model_dir or ".", folder), example=example, options=options)
+        return self.trainer.export(join(self.config.model_dir or ".", folder), example=example, options=options)
 
     def import_saved_model(self, path: str | None = None) -> Any:
         """Returns a `monolith.serving.Predictor` of the newest export below the model directory, or of that at a path.
 
         `monolith.serving.import_saved_model` is upstream's function of this name.
         """
-        folder = join(self._options.model_dir or ".", str(self._params.serving.export_dir_base))
+        folder = join(self.config.model_dir or ".", str(self._params.serving.export_dir_base))
         # Serving is a layer above training; import it only on demand.
         return importlib.import_module("monolith.serving").Predictor(folder if path is None else path)
 

@@ -169,10 +169,14 @@ class Session:
         """
         self._begin_batches()  # servers return the position from which this worker resumes
         self._pipeline.begin_input()
+        position: bytes | None = None
+        if self.mode == "train":
+            position = self._strategy.input_position(self._worker_index, self.state.position(self._worker_index))
+        is_ahead = self.mode == "train" and (self._settings.prefetch or self._settings.postpush)
         feed = BatchFeed(
             source,
-            position=self._position() if self.mode == "train" else None,
-            make_context=self._contexts.make_planned if self._is_ahead else self._contexts.make,
+            position=position,
+            make_context=self._contexts.make_planned if is_ahead else self._contexts.make,
             ahead=self._settings.prefetch,
             when_empty=when_empty,
         )
@@ -238,10 +242,6 @@ class Session:
 
     # Inside
 
-    @property
-    def _is_ahead(self) -> bool:
-        return self.mode == "train" and bool(self._settings.prefetch or self._settings.postpush)
-
     def _create(self) -> None:
         self._closing = contextlib.ExitStack()
         self.collections = Collections()
@@ -304,10 +304,6 @@ class Session:
             self.last = None
             self._step.follow()
             self.collections.end_step()
-
-    def _position(self) -> bytes | None:
-        """Returns the position from which the input continues."""
-        return self._strategy.input_position(self._worker_index, self.state.position(self._worker_index))
 
     def _begin_batches(self) -> None:
         """Makes this session the one that trains the rows as its worker, before its first batch."""

@@ -318,9 +318,7 @@ class Trainer:
             model_dir=config.model_dir,
             restore=lambda state: strategy.restore(state, saver, clock=self._clock),
             state=self._state,
-            pipeline=dataclasses.replace(config.pipeline, wait_for_batches=True)
-            if config.deterministic
-            else config.pipeline,
+            pipeline=pipeline,
             worker_index=config.worker_index,
             deterministic=config.deterministic,
             dense=config.dense,

@@ -117,12 +117,8 @@ class ServerHook(Hook):
         barrier.on_change(self._gate.wake)
         self._service = ControllerService(barrier, saver_hook, self._gate)
         self._server: RpcServer | None = None
-        self._address = ""
-
-    @property
-    def address(self) -> str:
+        self.address = ""
         """Address of the server, ``host:port`` or ``unix:<path>``; empty while it does not serve."""
-        return self._address
 
     def after_create_session(self, session: HookedSession) -> None:
         """Starts the server; a rebuilt session keeps it."""
@@ -143,14 +139,14 @@ class ServerHook(Hook):
     def _start(self) -> None:
         handler = make_handler(self._service, self._credentials)
         self._server = RpcServer([handler], self._credentials, name="controller", num_threads=NUM_THREADS)
-        self._address = self._bind(self._server)
+        self.address = self._bind(self._server)
         self._server.start()
-        text_files.write_text(address_file(self._model_dir), self._address)
+        text_files.write_text(address_file(self._model_dir), self.address)
         if self._host is not None and not self._credentials.knows_callers:
             _log.warning(
-                "controller on %s requires no token: any client that reaches it can stop training", self._address
+                "controller on %s requires no token: any client that reaches it can stop training", self.address
             )
-        _log.info("controller serves on %s", self._address)
+        _log.info("controller serves on %s", self.address)
 
     def _bind(self, server: RpcServer) -> str:
         if self._host is not None:
@@ -170,6 +166,6 @@ class ServerHook(Hook):
         if self._socket is not None:
             self._socket.remove()
             self._socket = None
-        if self._address and text_files.read_text(address_file(self._model_dir)) == self._address:
+        if self.address and text_files.read_text(address_file(self._model_dir)) == self.address:
             text_files.remove(address_file(self._model_dir))
-        self._address = ""
+        self.address = ""

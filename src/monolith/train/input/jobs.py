@@ -51,13 +51,9 @@ class LocalJob:
         self._applied = applied
         self._lock = threading.Lock()  # guards what follows
         self._queues = JobQueues()
-        self._num_shares = num_workers
-        self._finished: dict[int, dict[str, dict[int, int]]] = {}
-
-    @property
-    def num_shares(self) -> int:
+        self.num_shares = num_workers
         """Shares that the input has: the number of workers that the run began with."""
-        return self._num_shares
+        self._finished: dict[int, dict[str, dict[int, int]]] = {}
 
     def file_queue(
         self, paths: Paths, *, seed: int | None = None, storage_options: StorageOptions = None, name: str = "files"
@@ -85,7 +81,7 @@ class LocalJob:
         with self._lock:
             self._queues.load_state_dict({})
             self._finished.clear()
-            self._num_shares = self._num_workers
+            self.num_shares = self._num_workers
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state in the form of a job's."""
@@ -97,7 +93,7 @@ class LocalJob:
 
     def _load(self, state: Mapping[str, Any]) -> None:
         with self._lock:
-            self._num_shares = int(state.get("num_shares", state["num_workers"]))
+            self.num_shares = int(state.get("num_shares", state["num_workers"]))
             self._queues.load_state_dict(state["queues"])
             self._finished = {
                 int(worker): {owner: {int(origin): seq for origin, seq in seqs.items()} for owner, seqs in had.items()}
@@ -144,7 +140,7 @@ class LocalJob:
     def _unfinished(self) -> list[int]:
         applied = self._applied()
         # Of numbers below the number of workers there is a worker.
-        begun = self._queues.workers.union(range(self._num_workers, self._num_shares))
+        begun = self._queues.workers.union(range(self._num_workers, self.num_shares))
         return sorted(worker for worker in begun if not self._is_finished(worker, applied))
 
     def _saved(self) -> dict[str, Any]:
@@ -154,7 +150,7 @@ class LocalJob:
         }
         return {
             "num_workers": self._num_workers,
-            "num_shares": self._num_shares,
+            "num_shares": self.num_shares,
             "finished": finished,
             "queues": self._queues.state_dict(),
         }
@@ -236,7 +232,7 @@ class RankInputs(LocalJob):
         loaded = OF_ONE_PROCESS if self._loaded is None else self._loaded
         with self._lock:
             is_fixed = bool(applied) and self._merged is None
-            self._num_shares = int(loaded.get("num_shares", loaded["num_workers"])) if is_fixed else self._num_workers
+            self.num_shares = int(loaded.get("num_shares", loaded["num_workers"])) if is_fixed else self._num_workers
 
     def position(self, worker: int, own: bytes | None) -> bytes | None:
         """Returns where the input of a worker resumes; its Kafka partitions may have been another worker's."""

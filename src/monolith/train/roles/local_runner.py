@@ -23,7 +23,7 @@ from monolith.train.trainer import Trainer
 if TYPE_CHECKING:
     from monolith.ps.dense import DenseServers
     from monolith.train.compat.options import CpuTrainingConfig
-    from monolith.train.config.input_options import InputConfig, NumberedStream
+    from monolith.train.config.input_options import NumberedStream
     from monolith.train.parameters.params import Params
 
 _TOO_MANY_THREADS = 2**15
@@ -102,14 +102,13 @@ def make_trainer(
         require_one_process(options)
     flags = prepare_task(options, params)
     config = trainer_config_of(options, params)
+    read = dataclasses.replace(config.input, stream=stream)
+    if (dispatcher := flags.get("data_service_dispatcher")) is not None:
+        read = dataclasses.replace(read, data_service_dispatcher=str(dispatcher))
     use_threads(options)
     return Trainer(
         params.instantiate(),
-        dataclasses.replace(
-            config,
-            deterministic=deterministic,
-            input=dataclasses.replace(_with_dispatcher(config.input, flags), stream=stream),
-        ),
+        dataclasses.replace(config, deterministic=deterministic, input=read),
         strategy=None if servers is None else SingleProcess(servers),
     )
 
@@ -132,12 +131,3 @@ def use_threads(options: CpuTrainingConfig) -> None:
             use(number)
         except RuntimeError as error:
             raise FailedPreconditionError(f"option {name}={number}: {str(error).splitlines()[0]}") from error
-
-
-def _with_dispatcher(input_config: InputConfig, flags: dict[str, object]) -> InputConfig:
-    dispatcher = flags.get("data_service_dispatcher")
-    return (
-        input_config
-        if dispatcher is None
-        else dataclasses.replace(input_config, data_service_dispatcher=str(dispatcher))
-    )

@@ -166,7 +166,7 @@ class BenchmarkHook(Hook):
 
     def after_create_session(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
         """Waits until nine of ten workers have joined, and a second more."""
-        _note(self._config, f"ready/{self._config.index}", "1")
+        _servers_of(self._config).note(f"ready/{self._config.index}", "1")
         enough = int(self._config.num_workers * READY_RATIO)
         self._wait(lambda: self._count("ready") >= enough, WAIT_SECONDS, "workers to be ready")
         self._clock.sleep(SETTLE_SECONDS)
@@ -175,7 +175,7 @@ class BenchmarkHook(Hook):
     def before_run(self, context: StepContext) -> None:  # noqa: ARG002 - a hook's signature
         """Ends the run where the choice is made."""
         if self._config.ps_str_overridden:
-            _note(self._config, "result", self._config.ps_str_overridden)
+            _servers_of(self._config).note("result", self._config.ps_str_overridden)
         if self._result:
             raise OutOfRangeError(f"servers are chosen already: {self._result}")
 
@@ -187,10 +187,10 @@ class BenchmarkHook(Hook):
     def end(self, session: HookedSession) -> None:  # noqa: ARG002 - a hook's signature
         """Chooses, or waits for the choice."""
         config = self._config
-        _note(config, f"done/{config.index}", "1")
+        _servers_of(config).note(f"done/{config.index}", "1")
         self._wait(lambda: self._count("done") >= config.num_workers, END_SECONDS, None)
         if config.index == 0 and not self._result:
-            _note(config, "result", ",".join(chosen_of(config, self._throughputs())))
+            _servers_of(config).note("result", ",".join(chosen_of(config, self._throughputs())))
         # Read only once: once the choice is made, the server with the notes is briefly unreachable.
         config.ps_list = _awaited(lambda: self._result, self._clock).split(",")
 
@@ -200,14 +200,18 @@ class BenchmarkHook(Hook):
 
     @property
     def _result(self) -> str:
-        return _notes(self._config).get("result", "")
+        return _servers_of(self._config).notes().get("result", "")
 
     def _count(self, what: str) -> int:
-        return sum(name.startswith(f"{what}/") for name in _notes(self._config))
+        return sum(name.startswith(f"{what}/") for name in _servers_of(self._config).notes())
 
     def _throughputs(self) -> list[list[float]]:
         """Returns the measurements of each worker."""
-        return [json.loads(text) for name, text in _notes(self._config).items() if name.startswith("throughput/")]
+        return [
+            json.loads(text)
+            for name, text in _servers_of(self._config).notes().items()
+            if name.startswith("throughput/")
+        ]
 
 
 def _awaited(look: Callable[[], T | None], clock: Clock) -> T:
@@ -317,20 +321,12 @@ def _measure(config: BenchmarkConfig) -> None:
     except (AbortedError, DeadlineExceededError, UnavailableError) as error:
         _log.warning("this worker has no measurement of the parameter servers: %s", error)
         return
-    _note(config, f"throughput/{config.index}", json.dumps(measured))
+    _servers_of(config).note(f"throughput/{config.index}", json.dumps(measured))
 
 
 def _servers_of(config: BenchmarkConfig) -> BenchmarkedServers:
     assert config.servers is not None  # noqa: S101 - made by the config itself
     return config.servers
-
-
-def _note(config: BenchmarkConfig, name: str, value: str) -> None:
-    _servers_of(config).note(name, value)
-
-
-def _notes(config: BenchmarkConfig) -> Mapping[str, str]:
-    return _servers_of(config).notes()
 
 
 def _machine_of(name: str) -> str:

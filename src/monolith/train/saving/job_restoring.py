@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from monolith.checkpoint.restore import Parts
 from monolith.job import OF_ONE_PROCESS
-from monolith.train.saving.restoring import go_on
+from monolith.train.saving.restoring import restore_to_train
 from monolith.train.saving.server_rows import empty_rows, owners_of, set_initialized
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _restore_all(part: ParameterServers, config: TrainerConfig, saver: Saver | N
     part.client.reset()  # or what was finished and taken since the checkpoint would count
     saved = part.client.saved
     saved.was_loaded = False
-    is_restored = saver is not None and go_on(config, saver, state, clock=part.clock)
+    is_restored = saver is not None and restore_to_train(config, saver, state, clock=part.clock)
     if is_restored:
         if state.applied and not saved.was_loaded:
             saved.load_state_dict(OF_ONE_PROCESS)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-def go_on(config: TrainerConfig, saver: Saver, state: TrainState, *, clock: Clock) -> bool:
+def restore_to_train(config: TrainerConfig, saver: Saver, state: TrainState, *, clock: Clock) -> bool:
     """Restores what a run has saved, to continue training. Returns False if there is nothing to restore."""
     restoring, protocol = config.restoring, saver.protocol
     if restoring.from_dir is not None and (protocol.is_collective or restoring.alone or config.worker_index == 0):

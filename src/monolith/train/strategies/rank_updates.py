@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from monolith.errors import OutOfRangeError
-from monolith.train._dense_step import LocalDense
+from monolith.train._dense_step import DenseStep
 from monolith.train._table_pipeline import TablePipeline, Waiting
 from monolith.train.strategies.rank_steps import RankUpdate
 
@@ -23,21 +23,18 @@ if TYPE_CHECKING:
     from monolith.train.strategies.rank_steps import RankSteps
 
 
-class DenseAveraged(LocalDense):
+class DenseAveraged(DenseStep):
     """Dense weights that every rank updates by its own optimizers, with averaged gradients.
 
     A weight that the batches of some ranks did not use has the gradients of the others; one that no rank has used has
     none, so that optimizers skip it as they do in one process.
     """
 
+    in_step = True
+
     def __init__(self, optimizers: Sequence[Optimizer], steps: RankSteps) -> None:
         super().__init__(optimizers)
         self._steps = steps
-
-    @property
-    def in_step(self) -> bool:
-        """Returns True: all ranks make the same steps."""
-        return True
 
     def combine(self, gradients: StepGradients) -> None:
         """Averages the gradients over all ranks; a step that any rank refuses is refused by all."""

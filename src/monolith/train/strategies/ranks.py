@@ -20,7 +20,7 @@ from monolith.train.input.jobs import RankInputs
 from monolith.train.saving.job_restoring import JOB
 from monolith.train.saving.rank_folder_protocol import RankFolderSaveProtocol
 from monolith.train.saving.rank_protocol import RankSaveProtocol, ServerRankSaveProtocol
-from monolith.train.saving.restoring import go_on
+from monolith.train.saving.restoring import restore_to_train
 from monolith.train.saving.server_rows import begin_rows_of_ranks, server_stores
 from monolith.train.strategies.rank_hooks import RankTimer, rank_hooks
 from monolith.train.strategies.rank_steps import RankSteps
@@ -58,6 +58,9 @@ class Ranks(Strategy):
     Args:
         row_servers: Parameter servers that store the rows; None: the ranks share them.
     """
+
+    is_synchronous = True
+    is_chief = True  # every rank saves, and removes rows
 
     def __init__(self, row_servers: PsCluster | None = None) -> None:
         super().__init__()
@@ -133,11 +136,6 @@ class Ranks(Strategy):
         return self.steps.is_alone
 
     @property
-    def is_chief(self) -> bool:
-        """Returns True: every rank saves, and removes rows."""
-        return True
-
-    @property
     def is_first(self) -> bool:
         """Returns whether this is rank 0."""
         return self.steps.is_first
@@ -146,11 +144,6 @@ class Ranks(Strategy):
     def shares_rows(self) -> bool:
         """Returns whether the ranks store the rows, each a part."""
         return self._row_servers is None
-
-    @property
-    def is_synchronous(self) -> bool:
-        """Returns True."""
-        return True
 
     @property
     def follows_steps(self) -> bool:
@@ -196,7 +189,7 @@ class Ranks(Strategy):
         """Restores all ranks from one checkpoint, else from the weights of rank 0."""
         inputs, steps = self.inputs, self.steps
         state.extra[JOB] = inputs
-        is_restored = saver is not None and go_on(self.config, saver, state, clock=clock)
+        is_restored = saver is not None and restore_to_train(self.config, saver, state, clock=clock)
         if not self.shares_rows:
             begin_rows_of_ranks(steps.words, state, is_restored=is_restored)
         steps.begin(state)

@@ -71,6 +71,7 @@ class ParameterServers(Strategy):
     """
 
     rebuild_limit: int | None = None  # it waits for the other processes
+    is_alone = False  # rows and weights are on the servers, which end with the job
 
     def __init__(
         self,
@@ -113,11 +114,6 @@ class ParameterServers(Strategy):
         self._refused_at = None
         self._end = JobEnd(weakref.proxy(self))
         return super().join(config)
-
-    @property
-    def is_alone(self) -> bool:
-        """Returns False: rows and weights are on the servers, which end with the job."""
-        return False
 
     @property
     def is_chief(self) -> bool:

@@ -7,10 +7,10 @@ import weakref
 from typing import TYPE_CHECKING
 
 from monolith.ps.dense import DenseClient
-from monolith.train._dense_step import LocalDense, ServerDense, require_servers
+from monolith.train._dense_step import DenseStep, ServerDense, require_servers
 from monolith.train.input.jobs import LocalJob
 from monolith.train.saving.job_restoring import JOB
-from monolith.train.saving.restoring import go_on
+from monolith.train.saving.restoring import restore_to_train
 from monolith.train.strategies.strategy import Strategy, refuse_mode
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from monolith.checkpoint import Saver, TrainState
     from monolith.clock import Clock
     from monolith.ps.dense import DenseServers
-    from monolith.train._dense_step import DenseConfig, DenseStep
+    from monolith.train._dense_step import DenseConfig
     from monolith.train.config.trainer_config import TrainerConfig
     from monolith.train.session import Session
     from monolith.train.strategies.strategy import EndedBy
@@ -74,7 +74,7 @@ class SingleProcess(Strategy):
     ) -> DenseStep:
         """Returns the update of the dense weights: by their optimizers here, or on servers."""
         if self._dense_servers is None:
-            return LocalDense(list(state.optimizers.values()))
+            return DenseStep(list(state.optimizers.values()))
         return open_server_dense(state, self._dense_servers, settings, on_close=on_close)
 
     def attach(self, state: TrainState) -> None:
@@ -84,7 +84,7 @@ class SingleProcess(Strategy):
     def restore(self, state: TrainState, saver: Saver | None, *, clock: Clock) -> None:
         """Restores the newest checkpoint, with the inputs of the run that saved it."""
         state.extra[JOB] = self._inputs
-        if saver is None or not go_on(self.config, saver, state, clock=clock):
+        if saver is None or not restore_to_train(self.config, saver, state, clock=clock):
             self._inputs.reset()
         if not self.config.input.dynamic_sharding and self._inputs.num_shares == self.config.num_workers:
             del state.extra[JOB]  # it has nothing to keep
@@ -113,7 +113,7 @@ def open_server_dense(
     """Returns the update of dense weights that servers store; of this process if there are none."""
     optimizers = list(state.optimizers.values())
     if state.model is None or not optimizers:
-        return LocalDense(optimizers)
+        return DenseStep(optimizers)
     client = DenseClient(state.model, state.optimizers, servers, partition=settings.partition)
     state.dense = client
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from monolith.checkpoint import Saver
 from monolith.cluster import BarrierOp
 from monolith.errors import InvalidArgumentError
-from monolith.train._dense_step import LocalDense, require_servers
+from monolith.train._dense_step import DenseStep, require_servers
 from monolith.train._preemption import is_preemption
 from monolith.train._table_pipeline import TablePipeline
 from monolith.train.config.trainer_config import TrainerConfig
-from monolith.train.saving.restoring import go_on
+from monolith.train.saving.restoring import restore_to_train
 from monolith.train.saving.resuming import Resumed
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from monolith.hook import Hook
     from monolith.hooks import SaveGuard, SaverListener, SecondOrStepTimerWithTideSetting
     from monolith.tables import BatchStamp, Store, TableConfig
-    from monolith.train._dense_step import DenseConfig, DenseStep
+    from monolith.train._dense_step import DenseConfig
     from monolith.train._table_pipeline import PipelineConfig
     from monolith.train.input.shares import HasInputs
     from monolith.train.saving.resuming import OwnerProgress
@@ -48,6 +48,8 @@ class Strategy:
     rebuild_limit: int | None = 20
     """How often a session is rebuilt from one checkpoint, about seven minutes for an unreachable peer; None: without
     limit."""
+    is_synchronous = False
+    """Whether all processes make the same steps."""
 
     def __init__(self) -> None:
         self.config = TrainerConfig()
@@ -106,11 +108,6 @@ class Strategy:
         return False
 
     @property
-    def is_synchronous(self) -> bool:
-        """Whether all processes make the same steps."""
-        return False
-
-    @property
     def follows_steps(self) -> bool:
         """Whether this process may make a step without a batch of its own, because others have one."""
         return False
@@ -135,7 +132,7 @@ class Strategy:
             settings: Which operations overlap with a step, if servers store the weights.
             on_close: Registers a function to call when the session is closed or rebuilt.
         """
-        return LocalDense(list(state.optimizers.values()))
+        return DenseStep(list(state.optimizers.values()))
 
     def attach(self, state: TrainState) -> None:
         """Takes the state of a session, before it is restored."""
@@ -151,7 +148,7 @@ class Strategy:
             clock: Measures waits.
         """
         if saver is not None:
-            go_on(self.config, saver, state, clock=clock)
+            restore_to_train(self.config, saver, state, clock=clock)
 
     def resume(
         self, worker: int, last: BatchStamp | None, known: Sequence[OwnerProgress], *, next_batch: int
