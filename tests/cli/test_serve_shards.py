@@ -50,11 +50,9 @@ def exports(trainer: Trainer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def processes(forking: ForkingProcess) -> Iterator[CommandProcesses]:
-    with forking.forked_starts():
-        started = CommandProcesses()
-    with started:
+    with forking.forked_starts(), CommandProcesses() as started:
         yield started
 
 

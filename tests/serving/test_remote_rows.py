@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent import futures
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -71,22 +71,16 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> str:
     return place
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def processes(forking: ForkingProcess) -> Iterator[ShardProcesses]:
-    with forking.forked_starts():
-        started = ShardProcesses()
-    with started:
+    with forking.forked_starts(), ShardProcesses() as started:
         yield started
 
 
 @pytest.fixture
-def shards(processes: ShardProcesses, log: str) -> Iterator[list[list[ShardProcess]]]:
+def shards(processes: ShardProcesses, log: str) -> list[list[ShardProcess]]:
     """Two shards of two replicas each."""
-    made = [[processes.start(model="m", shard=f"{index}/2", follow=log) for _ in range(2)] for index in range(2)]
-    yield made
-    for shard in (each for replicas in made for each in replicas):
-        with suppress(ProcessLookupError):
-            shard.send(signal.SIGKILL)
+    return [[processes.start(model="m", shard=f"{index}/2", follow=log) for _ in range(2)] for index in range(2)]
 
 
 def addresses(shards: list[list[ShardProcess]]) -> list[list[str]]:
