@@ -20,19 +20,15 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """Returns seconds since the Unix epoch; may jump when the machine's clock is set."""
-        ...
 
     def monotonic(self) -> float:
         """Returns seconds from an arbitrary origin; never goes back, so deadlines are measured with it."""
-        ...
 
     def sleep(self, seconds: float) -> None:
         """Returns after at least ``seconds``."""
-        ...
 
     def wait(self, condition: threading.Condition, seconds: float) -> None:
         """Returns when the condition, which is held, is notified, and after ``seconds`` at the latest."""
-        ...
 
 
 class SystemClock:

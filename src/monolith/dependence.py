@@ -32,12 +32,10 @@ class ReadsFrom(Protocol):
     @property
     def name(self) -> str:
         """Name of the call in messages."""
-        ...
 
     @property
     def reads_from(self) -> Iterable[Op]:
         """The calls that run, and the tensors that are read, when this call runs."""
-        ...
 
 
 Op: TypeAlias = Tensor | Node | ReadsFrom

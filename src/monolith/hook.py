@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    from threading import RLock
 
     from torch import Tensor
 
@@ -34,7 +34,6 @@ __all__ = [
     "LastStep",
     "NamedLists",
     "StepContext",
-    "StepLock",
     "stop_together",
 ]
 
@@ -82,22 +81,6 @@ class NamedLists(Protocol):
         """Empties the list of this name."""
 
 
-class StepLock(Protocol):
-    """Lock that a session holds during a step, including its hooks; a `threading.RLock` is one."""
-
-    def acquire(self, blocking: bool = ..., timeout: float = ...) -> bool:
-        """Acquires the lock; False if it was not available."""
-
-    def release(self) -> None:
-        """Releases the lock."""
-
-    def __enter__(self) -> bool: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None, /
-    ) -> None: ...
-
-
 class HookedSession(Protocol):
     """The interface of a session for its hooks.
 
@@ -126,8 +109,8 @@ class HookedSession(Protocol):
         """Named lists of the model's parts."""
 
     @property
-    def step_lock(self) -> StepLock:
-        """Held by the session during a step. A thread that holds it may read or save the state."""
+    def step_lock(self) -> RLock:
+        """Held by the session during a step, including its hooks. A thread that holds it may read or save the state."""
 
     def settle(self) -> None:
         """Applies all updates in flight to the state, and discards prefetched rows."""

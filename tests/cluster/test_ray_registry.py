@@ -7,56 +7,68 @@ import sys
 
 import pytest
 
-from monolith.cluster.discovery.ray_actor import Registry
+from monolith.cluster.discovery.ray_actor import RegistryActor
+from monolith.testing import FakeClock
 
 A, B = "192.168.0.1:1001", "192.168.0.2:1002"
 
 
 def test_a_process_without_heartbeats_is_dropped_when_its_lease_expires() -> None:
-    registry = Registry(10.0)
-    registry.register("one", ("ps", 0, A), now=0.0)
-    registry.register("two", ("ps", 1, B), now=0.0)
-    assert registry.beat("two", now=10.0)
-    assert registry.addresses(now=10.0) == {"ps": {0: A, 1: B}}
-    assert registry.addresses(now=10.1) == {"ps": {1: B}}
+    clock = FakeClock()
+    registry = RegistryActor(10.0, clock=clock)
+    registry.register("one", ("ps", 0, A))
+    registry.register("two", ("ps", 1, B))
+    clock.advance(10.0)
+    assert registry.beat("two")
+    assert registry.addresses() == {"ps": {0: A, 1: B}}
+    clock.advance(0.1)
+    assert registry.addresses() == {"ps": {1: B}}
 
 
 def test_a_dropped_process_is_notified_and_claims_its_index_again() -> None:
-    registry = Registry(10.0)
-    registry.register("one", ("ps", 0, A), now=0.0)
-    assert not registry.beat("one", now=11.0)
-    assert registry.claim("one", [("ps", 0, A)], now=11.0) == []
-    assert registry.beat("one", now=12.0)
-    assert registry.addresses(now=12.0) == {"ps": {0: A}}
+    clock = FakeClock()
+    registry = RegistryActor(10.0, clock=clock)
+    registry.register("one", ("ps", 0, A))
+    clock.advance(11.0)
+    assert not registry.beat("one")
+    assert registry.claim("one", [("ps", 0, A)]) == []
+    clock.advance(1.0)
+    assert registry.beat("one")
+    assert registry.addresses() == {"ps": {0: A}}
 
 
 def test_what_another_has_taken_since_is_not_taken_back() -> None:
-    registry = Registry(10.0)
-    registry.register("one", ("ps", 0, A), now=0.0)
-    registry.register("two", ("ps", 0, B), now=11.0)
-    assert registry.claim("one", [("ps", 0, A), ("ps", 1, A)], now=12.0) == [("ps", 0, A)]
-    assert registry.addresses(now=12.0) == {"ps": {0: B, 1: A}}
+    clock = FakeClock()
+    registry = RegistryActor(10.0, clock=clock)
+    registry.register("one", ("ps", 0, A))
+    clock.advance(11.0)
+    registry.register("two", ("ps", 0, B))
+    clock.advance(1.0)
+    assert registry.claim("one", [("ps", 0, A), ("ps", 1, A)]) == [("ps", 0, A)]
+    assert registry.addresses() == {"ps": {0: B, 1: A}}
 
 
 def test_claiming_twice_is_claiming_once() -> None:
-    registry = Registry(10.0)
+    registry = RegistryActor(10.0, clock=FakeClock())
     for _ in range(2):
-        assert registry.claim("one", [("ps", 0, A)], now=0.0) == []
-    assert registry.addresses(now=0.0) == {"ps": {0: A}}
+        assert registry.claim("one", [("ps", 0, A)]) == []
+    assert registry.addresses() == {"ps": {0: A}}
 
 
 def test_the_exit_of_a_replaced_process_does_not_remove_its_successor() -> None:
-    registry = Registry(10.0)
-    registry.register("one", ("ps", 0, A), now=0.0)
-    registry.register("two", ("ps", 0, B), now=1.0)
+    clock = FakeClock()
+    registry = RegistryActor(10.0, clock=clock)
+    registry.register("one", ("ps", 0, A))
+    clock.advance(1.0)
+    registry.register("two", ("ps", 0, B))
     registry.leave("one")
-    assert registry.addresses(now=1.0) == {"ps": {0: B}}
+    assert registry.addresses() == {"ps": {0: B}}
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan")])
 def test_a_lease_has_a_length(seconds: float) -> None:
     with pytest.raises(ValueError, match="lease_seconds must be > 0"):
-        Registry(seconds)
+        RegistryActor(seconds)
 
 
 @pytest.mark.usefixtures("forked_starts")

@@ -180,6 +180,12 @@ def test_what_cannot_be_registered_is_refused(backend: WritableBackend, name: st
     assert discovery.query_all() == {}
 
 
+@pytest.mark.parametrize("name", ["", "../ps", "p s"])
+def test_a_role_that_cannot_be_registered_is_not_queried(backend: WritableBackend, name: str) -> None:
+    with pytest.raises(ValueError, match="discovery: a role is letters"):
+        backend.new().query(name)
+
+
 def test_many_nodes_register_concurrently(backend: WritableBackend) -> None:
     discovery = backend.new()
     expected = {index: f"192.168.0.1:{1000 + index}" for index in range(24)}

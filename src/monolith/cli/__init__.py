@@ -39,7 +39,6 @@ class Arguments(Protocol):
 
     def add_parser(self, subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
         """Declares the command's arguments, with an example in the epilog."""
-        ...
 
 
 class Command(Protocol):
@@ -50,7 +49,6 @@ class Command(Protocol):
 
     def run(self, args: argparse.Namespace) -> int:
         """Does the work and returns the exit status; user errors are raised as ValueError or OpError."""
-        ...
 
 
 class _OneLineParser(argparse.ArgumentParser):

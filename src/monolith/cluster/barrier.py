@@ -47,7 +47,6 @@ class Barrier(Protocol):
     @property
     def capacity(self) -> int:
         """Number of workers, including the chief."""
-        ...
 
     def place_barrier(self, action: str = "") -> None:
         """Places the barrier; workers receive `action` as its purpose.
@@ -55,47 +54,36 @@ class Barrier(Protocol):
         Raises:
             BarrierAlreadyPlacedError: It is already placed.
         """
-        ...
 
     def remove_barrier(self) -> None:
         """Removes the barrier. Does nothing where it is not placed."""
-        ...
 
     def is_barrier_placed(self) -> bool:
         """Returns whether the barrier is placed."""
-        ...
 
     def run_callbacks(self, action: str) -> None:
         """Runs the callbacks of this process; they may rely on no worker training."""
-        ...
 
     def enter(self, index: int) -> str:
         """Records that a worker waits, and returns the action of the barrier."""
-        ...
 
     def leave(self, index: int) -> None:
         """Records that a worker resumes."""
-        ...
 
     def get_blocked_indices(self) -> list[int]:
         """Returns the workers that wait, and 0 while the barrier is placed."""
-        ...
 
     def get_unblocked_indices(self) -> list[int]:
         """Returns the workers that do not wait, and 0 while the barrier is not placed."""
-        ...
 
     def on_change(self, callback: Callable[[], None]) -> None:
         """Registers `callback`, called from any thread after any process has placed or removed the barrier."""
-        ...
 
     def wait_removed(self, timeout_seconds: float | None, give_up: Callable[[], bool] | None = None) -> bool:
         """Blocks until the barrier is removed and returns True; False on timeout or when `give_up` returned True."""
-        ...
 
     def wait_blocked(self, timeout_seconds: float) -> list[int]:
         """Blocks until every worker waits or the timeout expires. Returns the workers that do not wait."""
-        ...
 
 
 class BarrierSlots:

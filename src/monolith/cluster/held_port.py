@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from typing import Self
 
+from monolith.closing import Closing
 from monolith.cluster.addresses import EVERY_INTERFACE, concat_ip_and_port, get_local_ip, is_ipv6_address, split_address
 from monolith.errors import UnavailableError
 
@@ -37,7 +37,7 @@ def bound_socket(address: str, *, subject: str, listens: bool = False) -> socket
     return bound
 
 
-class ReservedPort:
+class ReservedPort(Closing):
     """Binds a port without listening on it, so that the system assigns it to no other process. A context manager.
 
     A listener on the port must allow the reuse of addresses (SO_REUSEADDR), as gRPC does. Without the reservation, a
@@ -64,14 +64,8 @@ class ReservedPort:
         """Releases the port. Idempotent."""
         self._bound.close()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class LivenessPort:
+class LivenessPort(Closing):
     """A listening port for `NodeAliveChecker`. A context manager.
 
     Args:
@@ -96,12 +90,6 @@ class LivenessPort:
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)  # wakes the thread, which close alone does not
         self._listening.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _serve(self) -> None:
         while True:

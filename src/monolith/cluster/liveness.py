@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import queue
 import socket
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from monolith.clock import SystemClock
@@ -38,15 +37,10 @@ class NodeAliveChecker:
         if num_thread < 1:
             raise ValueError(f"node check: num_thread must be >= 1, got {num_thread}")
         self._addrs = list(addrs)
-        self._timeout = timeout
-        self._num_thread = num_thread
-        self._lock = threading.Lock()
-        self._alive: set[str] = set()
-        self._dead: set[str] = set()
-        self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
-        for addr in self._addrs:
-            self._queue.put(addr)
-        self._start()
+        with ThreadPoolExecutor(num_thread, thread_name_prefix="node-check") as pool:
+            accepted = list(pool.map(lambda addr: _accepts(addr, timeout), self._addrs))
+        self._alive = {addr for addr, is_alive in zip(self._addrs, accepted, strict=True) if is_alive}
+        self._dead = {addr for addr, is_alive in zip(self._addrs, accepted, strict=True) if not is_alive}
 
     def all_nodes_alive(self) -> bool:
         """Returns whether every address accepted a connection."""
@@ -64,34 +58,14 @@ class NodeAliveChecker:
         """Returns all addresses, in the order given."""
         return list(self._addrs)
 
-    def _start(self) -> None:
-        threads = [
-            threading.Thread(target=self._check_open, name=f"node-check-{number}", daemon=True)
-            for number in range(min(self._num_thread, len(self._addrs)))
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
 
-    def _check_open(self) -> None:
-        while True:
-            try:
-                addr = self._queue.get_nowait()
-            except queue.Empty:
-                return
-            self._ping(addr)
-
-    def _ping(self, addr: str) -> None:
-        try:
-            socket.create_connection(split_address(addr), timeout=self._timeout).close()
-        except (OSError, ValueError) as err:
-            _log.warning("cannot connect to %s, because %s", addr, err)
-            result = self._dead
-        else:
-            result = self._alive
-        with self._lock:
-            result.add(addr)
+def _accepts(addr: str, timeout: float) -> bool:
+    try:
+        socket.create_connection(split_address(addr), timeout=timeout).close()
+    except (OSError, ValueError) as err:
+        _log.warning("cannot connect to %s, because %s", addr, err)
+        return False
+    return True
 
 
 def check_port(host: str, port: int, timeout: float = 0.0, *, clock: Clock | None = None) -> bool:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from monolith.cluster.discovery import ServiceDiscovery
 
 POLL_SECONDS = 5.0
+"""Interval of queries for missing processes, and of the log lines that report them."""
 READ_TIMEOUT_SECONDS = 1800.0
 
 
@@ -61,7 +62,6 @@ def fetch_ps_cluster_from_file(
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-"""Interval of queries for missing processes, and of the log lines that report them."""
 _FIRST_POLL_SECONDS = 0.1
 
 

@@ -29,99 +29,13 @@ if TYPE_CHECKING:
     from monolith.rpc import ServerCredentials
 
 
-class FileCalls:
-    """The methods about files, by their names on the wire. Called by server threads; a lock guards them.
-
-    Args:
-        require: Raises if the caller does not hold its index.
-        note_takers: Receives the workers that have files.
-        logs: Logs of file assignments, for a restart; None: no logs.
-    """
-
-    def __init__(
-        self,
-        *,
-        require: Callable[[Place, int], None],
-        note_takers: Callable[[set[int]], None],
-        logs: QueueLogs | None = None,
-    ) -> None:
-        self._require = require
-        self._note_takers = note_takers
-        self._lock = threading.Lock()  # guards the fields below; may block on disk, which membership must not
-        self._queues = JobQueues(logs)
-        self._takers: set[int] = set()
-
-    def TakeFile(self, request: Any) -> Any:  # noqa: N802 - as on the wire
-        """Assigns a file to a worker."""
-        self._require(place_in(request.seat), request.seat.token)
-        with self._lock:
-            queue = self._queues.open(
-                request.queue,
-                digest=request.digest,
-                num_look_ups=request.num_look_ups,
-                seed=request.seed if request.HasField("seed") else None,
-            )
-            if request.only_look:
-                queue.require_taken(request.worker, request.turn, request.epoch)
-                return messages.TakeFileResponse()
-            assigned = queue.take(request.worker, request.turn, request.epoch)
-            self._tell_takers()
-            if assigned is None:
-                return messages.TakeFileResponse()
-            if isinstance(assigned, LookUp):
-                return messages.TakeFileResponse(look_up=assigned.number, nothing_found=assigned.number is None)
-            place = "" if assigned.place is None else json.dumps(assigned.place)
-            return messages.TakeFileResponse(path=assigned.path, place=place)
-
-    def FoundFiles(self, request: Any) -> Any:  # noqa: N802 - as on the wire
-        """Adds the files that a worker has listed."""
-        self._require(place_in(request.seat), request.seat.token)
-        with self._lock:
-            self._queues.find(request.queue).found(request.look_up, request.files)
-        return parameter_server_pb2.Done()
-
-    def GiveBack(self, request: Any) -> Any:  # noqa: N802 - as on the wire
-        """Returns the unread files of a worker to the queue, for the other workers."""
-        self._require(place_in(request.seat), request.seat.token)
-        progress = None
-        if request.HasField("progress"):
-            epoch, turns, places = json.loads(request.progress)
-            progress = WorkerProgress(epoch, turns, dict(places))
-        with self._lock:
-            files = self._queues.find(request.queue).give_back(request.worker, progress)
-            self._tell_takers()
-        return messages.GiveBackResponse(files=files)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Returns the state of the queues; see `JobQueues.state_dict`."""
-        with self._lock:
-            return self._queues.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restores the queues; see `JobQueues.load_state_dict`."""
-        with self._lock:
-            self._queues.load_state_dict(state)
-            self._tell_takers()
-
-    def close_files(self) -> None:
-        """Closes the queues and their logs."""
-        with self._lock:
-            self._queues.close()
-
-    def _tell_takers(self) -> None:
-        takers = self._queues.workers
-        if takers != self._takers:
-            self._takers = takers
-            self._note_takers(takers)
-
-
 _LOOK_SECONDS = 0.2
 """How often members receive new step counts."""
 _AGAIN_SECONDS = 0.01
 """Pause after an error. Shorter than the above: while step counts cannot be read, leases are still looked after."""
 
 
-class CoordinatorService(FileCalls):
+class CoordinatorService:
     """The methods of the service by their names on the wire. Called by server threads.
 
     A thread, started with the first member, expires leases and notifies members of changes.
@@ -135,8 +49,9 @@ class CoordinatorService(FileCalls):
     def __init__(
         self, *, steps: Callable[[], int], clocks: Callable[[], Clocks], log_folder: str | None = None
     ) -> None:
-        logs = None if log_folder is None else QueueLogs(log_folder)
-        super().__init__(require=self._require_seat, note_takers=self._take_note, logs=logs)
+        self._filing = threading.Lock()  # guards the next two fields; may block on disk, which membership must not
+        self._queues = JobQueues(None if log_folder is None else QueueLogs(log_folder))
+        self._takers: set[int] = set()
         self._steps = steps
         self._clocks = clocks
         self._streams = NewsStreams()
@@ -179,7 +94,8 @@ class CoordinatorService(FileCalls):
         if self._thread is not None:
             self._thread.close()
         self._streams.close()
-        self.close_files()
+        with self._filing:
+            self._queues.close()
 
     # Calls
 
@@ -227,7 +143,7 @@ class CoordinatorService(FileCalls):
         kind = request.WhichOneof("change")
         if kind == "reset":
             self._require_seat(place_in(request.seat), request.seat.token)
-            self.load_state_dict({})
+            self._load_queues({})
         with self._looking:
             clocks = self._clocks() if kind in ("finish", "release") else {}
             steps = self._steps() if kind in ("finish", "release", "left", "restored_step") else None
@@ -250,24 +166,79 @@ class CoordinatorService(FileCalls):
             self._coordinator.require(place_in(request.seat), request.seat.token, now=now)
             # Finished workers first: they stay finished whatever happens later.
             saved = self._coordinator.state_dict()
-        content = json.dumps({**saved, "queues": self.state_dict()}, sort_keys=True)
+        with self._filing:
+            content = json.dumps({**saved, "queues": self._queues.state_dict()}, sort_keys=True)
         return messages.SavedJob(content=content.encode())
 
     def LoadJob(self, request: Any) -> Any:  # noqa: N802 - as on the wire
         """Restores the state of the job from a checkpoint."""
         content = json.loads(request.content)
         self._require_seat(place_in(request.seat), request.seat.token)
-        self.load_state_dict(content["queues"])
+        self._load_queues(content["queues"])
         with self._changed:
             now = time.monotonic()
             self._coordinator.restore(content, now)
             return messages.StateResponse(state=self._spread(now))
+
+    # Calls about files
+
+    def TakeFile(self, request: Any) -> Any:  # noqa: N802 - as on the wire
+        """Assigns a file to a worker."""
+        self._require_seat(place_in(request.seat), request.seat.token)
+        with self._filing:
+            queue = self._queues.open(
+                request.queue,
+                digest=request.digest,
+                num_look_ups=request.num_look_ups,
+                seed=request.seed if request.HasField("seed") else None,
+            )
+            if request.only_look:
+                queue.require_taken(request.worker, request.turn, request.epoch)
+                return messages.TakeFileResponse()
+            assigned = queue.take(request.worker, request.turn, request.epoch)
+            self._tell_takers()
+            if assigned is None:
+                return messages.TakeFileResponse()
+            if isinstance(assigned, LookUp):
+                return messages.TakeFileResponse(look_up=assigned.number, nothing_found=assigned.number is None)
+            place = "" if assigned.place is None else json.dumps(assigned.place)
+            return messages.TakeFileResponse(path=assigned.path, place=place)
+
+    def FoundFiles(self, request: Any) -> Any:  # noqa: N802 - as on the wire
+        """Adds the files that a worker has listed."""
+        self._require_seat(place_in(request.seat), request.seat.token)
+        with self._filing:
+            self._queues.find(request.queue).found(request.look_up, request.files)
+        return parameter_server_pb2.Done()
+
+    def GiveBack(self, request: Any) -> Any:  # noqa: N802 - as on the wire
+        """Returns the unread files of a worker to the queue, for the other workers."""
+        self._require_seat(place_in(request.seat), request.seat.token)
+        progress = None
+        if request.HasField("progress"):
+            epoch, turns, places = json.loads(request.progress)
+            progress = WorkerProgress(epoch, turns, dict(places))
+        with self._filing:
+            files = self._queues.find(request.queue).give_back(request.worker, progress)
+            self._tell_takers()
+        return messages.GiveBackResponse(files=files)
 
     # Implementation
 
     def _require_seat(self, place: Place, token: int) -> None:
         with self._changed:
             self._coordinator.require(place, token, now=time.monotonic())
+
+    def _load_queues(self, state: dict[str, Any]) -> None:
+        with self._filing:
+            self._queues.load_state_dict(state)
+            self._tell_takers()
+
+    def _tell_takers(self) -> None:
+        takers = self._queues.workers
+        if takers != self._takers:
+            self._takers = takers
+            self._take_note(takers)
 
     def _take_note(self, takers: set[int]) -> None:
         with self._changed:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+from monolith.closing import Closing
 from monolith.cluster import BarrierAlreadyPlacedError
 from monolith.data.file_queue import Assignments, HostedFileQueue, LookUp
 from monolith.data.sources import FilePart, FilePatterns
@@ -128,7 +129,7 @@ class JobBarrier:
             raise InvalidArgumentError(f"barrier: worker {self._index} speaks for itself, got index {index}")
 
 
-class JobClient:
+class JobClient(Closing):
     """This process as a member of a job, from construction until `close`. A context manager. Thread-safe.
 
     The coordinator runs on server 0, the home server. While that server is unreachable, `is_connected` is False, and
@@ -326,12 +327,6 @@ class JobClient:
     def close(self) -> None:
         """Leaves the job and frees the index immediately. Idempotent."""
         self._line.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class JobFlags:

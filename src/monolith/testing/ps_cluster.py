@@ -9,8 +9,9 @@ import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
+from monolith.closing import Closing
 from monolith.errors import UnavailableError
 from monolith.ps.client import PsCluster
 
@@ -110,7 +111,7 @@ class PsProcess:
         self.wait()
 
 
-class PsProcesses:
+class PsProcesses(Closing):
     """Servers, and how clients reach them: a pair to unpack, and a context manager that ends them."""
 
     def __init__(
@@ -131,12 +132,6 @@ class PsProcesses:
         """Ends the servers. Idempotent."""
         for server in self.servers:
             server.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def create_test_ps_cluster(

@@ -91,7 +91,6 @@ class Contestant(Protocol):
 
     def judge(self, batch: Batch) -> Tensor:
         """Logits [B] from before the batch was learned from."""
-        ...
 
 
 class Online:

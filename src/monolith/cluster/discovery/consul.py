@@ -106,16 +106,12 @@ class ConsulServiceDiscovery(ServiceDiscovery):
         elif self.query(name).get(index) == addr:
             self._deregister_at(port, host if self._agent_per_host else None)
 
-    def query(self, name: str) -> dict[int, str]:
-        """Queries the agent for the addresses of a role.
+    def query_all(self) -> dict[str, dict[int, str]]:
+        """Queries the agent for the addresses of all roles; entries without our tags are skipped.
 
         Raises:
             OSError: The agent could not be reached five times in a row.
         """
-        return self.query_all().get(name, {})
-
-    def query_all(self) -> dict[str, dict[int, str]]:
-        """Queries the agent for the addresses of all roles; entries without our tags are skipped."""
         addrs: dict[str, dict[int, str]] = {}
         for name, index, addr in self._retry(self._lookup):
             addrs.setdefault(name, {})[index] = addr

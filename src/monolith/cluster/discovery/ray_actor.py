@@ -10,14 +10,13 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from monolith.clock import SystemClock
-from monolith.cluster.discovery.service_discovery import ServiceDiscovery, check_entry, check_role, start_heartbeat
+from monolith.cluster.discovery.service_discovery import ServiceDiscovery, check_entry, start_heartbeat
 from monolith.cluster.runtimes.ray import NAMESPACE, load_ray
 from monolith.errors import UnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from monolith.background import PeriodicThread
+    from monolith.clock import Clock
 
 _log = logging.getLogger(__name__)
 
@@ -27,36 +26,73 @@ _BEAT_SECONDS = 1.0
 _CALL_SECONDS = 10.0
 
 
-class RegistryActor:
-    """The registry actor of a job: a `Registry` with a clock. Its calls never block."""
+Entry = tuple[str, int, str]
+"""Role, index, address."""
 
-    def __init__(self, lease_seconds: float = LEASE_SECONDS) -> None:
-        self._registry = Registry(lease_seconds)
-        self._clock = SystemClock()
+
+class RegistryActor:
+    """The registry actor of a job: addresses by role and index, each kept while its process sends heartbeats.
+
+    A process identifies itself by a name that it chose. A process without a heartbeat for the length of a lease is
+    removed with all of its entries; its next heartbeat returns False, and it may claim the entries that no other
+    process has taken since. The calls never block. Not thread-safe.
+    """
+
+    def __init__(self, lease_seconds: float = LEASE_SECONDS, *, clock: Clock | None = None) -> None:
+        if not lease_seconds > 0:
+            raise ValueError(f"ray registry: lease_seconds must be > 0, got {lease_seconds}")
+        self._lease = lease_seconds
+        self._clock = clock or SystemClock()
+        self._heard: dict[str, float] = {}
+        self._held: dict[tuple[str, int], tuple[str, str]] = {}
 
     def register(self, client: str, entry: Entry) -> None:
-        """Registers an entry; see `Registry.register`."""
-        self._registry.register(client, entry, self._clock.monotonic())
+        """Makes an address the holder of an index, replacing any other holder."""
+        self._heard[client] = self._clock.monotonic()
+        role, index, addr = entry
+        self._held[role, index] = (addr, client)
 
     def deregister(self, entry: Entry) -> None:
-        """Releases an entry; see `Registry.deregister`."""
-        self._registry.deregister(entry)
+        """Releases an index. Does nothing when another address holds it."""
+        role, index, addr = entry
+        if self._held.get((role, index), ("", ""))[0] == addr:
+            del self._held[role, index]
 
     def beat(self, client: str) -> bool:
-        """Records a heartbeat; see `Registry.beat`."""
-        return self._registry.beat(client, self._clock.monotonic())
+        """Records a heartbeat; returns False if the process is not registered (any more)."""
+        now = self._forget()
+        if client in self._heard:
+            self._heard[client] = now
+        return client in self._heard
 
     def claim(self, client: str, entries: list[Entry]) -> list[Entry]:
-        """Restores the entries of a process; see `Registry.claim`."""
-        return self._registry.claim(client, entries, self._clock.monotonic())
+        """Restores the entries of a process, and returns those that another process has taken since."""
+        self._heard[client] = self._forget()
+        return [
+            (role, index, addr)
+            for role, index, addr in entries
+            if self._held.setdefault((role, index), (addr, client)) != (addr, client)
+        ]
 
     def leave(self, client: str) -> None:
-        """Removes a process; see `Registry.leave`."""
-        self._registry.leave(client)
+        """Removes a process and all of its entries."""
+        self._heard.pop(client, None)
+        self._held = {place: held for place, held in self._held.items() if held[1] != client}
 
     def addresses(self) -> dict[str, dict[int, str]]:
-        """Returns all addresses; see `Registry.addresses`."""
-        return self._registry.addresses(self._clock.monotonic())
+        """Returns all addresses: role, then index, in order."""
+        self._forget()
+        addrs: dict[str, dict[int, str]] = {}
+        for (role, index), (addr, _) in sorted(self._held.items()):
+            addrs.setdefault(role, {})[index] = addr
+        return addrs
+
+    def _forget(self) -> float:
+        """Removes processes whose leases have expired; returns the time."""
+        now = self._clock.monotonic()
+        for client in [client for client, heard in self._heard.items() if now - heard > self._lease]:
+            self.leave(client)
+        return now
 
 
 def start_registry(
@@ -157,11 +193,6 @@ class RayServiceDiscovery(ServiceDiscovery):
                 del self._own[name, index]
         self._call("deregister", (name, index, addr))
 
-    def query(self, name: str) -> dict[int, str]:
-        """Returns the addresses of a role, as the actor has them now."""
-        check_role(name)
-        return self.query_all().get(name, {})
-
     def query_all(self) -> dict[str, dict[int, str]]:
         """Returns the addresses of all roles, as the actor has them now.
 
@@ -198,28 +229,23 @@ class RayServiceDiscovery(ServiceDiscovery):
         """Calls the actor. If it has died, looks the name up again: another process may have started a new one."""
         errors = self._ray.exceptions
         try:
-            return self._ask(method, arguments)
-        except errors.ActorDiedError:
+            try:
+                return self._ask(method, arguments)
+            except errors.ActorDiedError:
+                self._handle = None
+                return self._ask(method, arguments)
+        except (errors.RayError, ValueError, ConnectionError) as error:
             self._handle = None
-        except (errors.RayError, ValueError, ConnectionError) as error:
-            raise self._unavailable(method, error) from error
-        try:
-            return self._ask(method, arguments)
-        except (errors.RayError, ValueError, ConnectionError) as error:
-            raise self._unavailable(method, error) from error
+            raise UnavailableError(
+                f"ray: cannot {method}: the actor {self._name!r} of namespace {self._namespace!r} does not answer:"
+                f" {str(error).partition(chr(10))[0]}"
+            ) from error
 
     def _ask(self, method: str, arguments: tuple[object, ...]) -> Any:
         handle = self._handle
         if handle is None:
             handle = self._handle = self._ray.get_actor(self._name, namespace=self._namespace)
         return self._ray.get(getattr(handle, method).remote(*arguments), timeout=self._timeout_seconds)
-
-    def _unavailable(self, method: str, error: Exception) -> UnavailableError:
-        self._handle = None
-        return UnavailableError(
-            f"ray: cannot {method}: the actor {self._name!r} of namespace {self._namespace!r} does not answer:"
-            f" {str(error).partition(chr(10))[0]}"
-        )
 
 
 def _connected_ray() -> Any:
@@ -229,69 +255,3 @@ def _connected_ray() -> Any:
             "ray discovery: this process is not connected to a Ray cluster; call ray.init(address=...) before"
         )
     return ray
-
-
-Entry = tuple[str, int, str]
-"""Role, index, address."""
-
-
-class Registry:
-    """Addresses by role and index, each kept while the process that registered it sends heartbeats.
-
-    A process identifies itself by a name that it chose. A process without a heartbeat for the length of a lease is
-    removed with all of its entries; its next heartbeat returns False, and it may claim the entries that no other
-    process has taken since. Not thread-safe.
-    """
-
-    def __init__(self, lease_seconds: float) -> None:
-        if not lease_seconds > 0:
-            raise ValueError(f"ray registry: lease_seconds must be > 0, got {lease_seconds}")
-        self._lease = lease_seconds
-        self._heard: dict[str, float] = {}
-        self._held: dict[tuple[str, int], tuple[str, str]] = {}
-
-    def register(self, client: str, entry: Entry, now: float) -> None:
-        """Makes an address the holder of an index, replacing any other holder."""
-        self._heard[client] = now
-        role, index, addr = entry
-        self._held[role, index] = (addr, client)
-
-    def deregister(self, entry: Entry) -> None:
-        """Releases an index. Does nothing when another address holds it."""
-        role, index, addr = entry
-        if self._held.get((role, index), ("", ""))[0] == addr:
-            del self._held[role, index]
-
-    def beat(self, client: str, now: float) -> bool:
-        """Records a heartbeat; returns False if the process is not registered (any more)."""
-        self._forget(now)
-        if client in self._heard:
-            self._heard[client] = now
-        return client in self._heard
-
-    def claim(self, client: str, entries: Iterable[Entry], now: float) -> list[Entry]:
-        """Restores the entries of a process, and returns those that another process has taken since."""
-        self._forget(now)
-        self._heard[client] = now
-        taken: list[Entry] = []
-        for role, index, addr in entries:
-            if self._held.setdefault((role, index), (addr, client)) != (addr, client):
-                taken.append((role, index, addr))
-        return taken
-
-    def leave(self, client: str) -> None:
-        """Removes a process and all of its entries."""
-        self._heard.pop(client, None)
-        self._held = {place: held for place, held in self._held.items() if held[1] != client}
-
-    def addresses(self, now: float) -> dict[str, dict[int, str]]:
-        """Returns all addresses: role, then index, in order."""
-        self._forget(now)
-        addrs: dict[str, dict[int, str]] = {}
-        for (role, index), (addr, _) in sorted(self._held.items()):
-            addrs.setdefault(role, {})[index] = addr
-        return addrs
-
-    def _forget(self, now: float) -> None:
-        for client in [client for client, heard in self._heard.items() if now - heard > self._lease]:
-            self.leave(client)

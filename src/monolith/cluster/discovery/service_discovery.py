@@ -51,9 +51,14 @@ class ServiceDiscovery(Closing, abc.ABC):
     def deregister(self, name: str, index: int, addr: str) -> None:
         """Releases an index. Does nothing when ``addr`` does not hold it (any more)."""
 
-    @abc.abstractmethod
     def query(self, name: str) -> dict[int, str]:
-        """Returns the addresses of a role by index."""
+        """Returns the addresses of a role by index.
+
+        Raises:
+            ValueError: The role is not letters, digits, ``_`` and ``-``, or the service has a fixed list without it.
+        """
+        check_role(name)
+        return self.query_all().get(name, {})
 
     @abc.abstractmethod
     def query_all(self) -> dict[str, dict[int, str]]:

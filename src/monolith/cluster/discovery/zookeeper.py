@@ -21,7 +21,7 @@ from kazoo.exceptions import (
 from kazoo.protocol.states import KazooState
 
 from monolith.clock import SystemClock
-from monolith.cluster.discovery.service_discovery import ServiceDiscovery, check_entry, check_role
+from monolith.cluster.discovery.service_discovery import ServiceDiscovery, check_entry
 from monolith.cluster.discovery.zookeeper_client import MonolithKazooClient, require_zk_servers
 from monolith.errors import UnavailableError
 
@@ -254,11 +254,6 @@ class ZKServiceDiscovery(ServiceDiscovery):
                 self._upkeep.removed(path)
         self._retry(lambda: self._delete(path, addr), f"deregister {name} {index}")
         self._retry(self._refresh, f"read {self._path}")
-
-    def query(self, name: str) -> dict[int, str]:
-        """Returns the addresses of a role, as last seen."""
-        check_role(name)
-        return self.query_all().get(name, {})
 
     def query_all(self) -> dict[str, dict[int, str]]:
         """Returns the addresses of all roles, as last seen."""

@@ -133,15 +133,12 @@ class DataService(Protocol):
 
     def start_dispatcher(self, port: int) -> None:
         """Starts the dispatcher, which the other processes call."""
-        ...
 
     def start_worker(self, port: int, dispatcher: str) -> None:
         """Starts a process that reads data for the dispatcher at this address."""
-        ...
 
     def stop(self) -> None:
         """Stops everything that was started."""
-        ...
 
 
 def wait_for_port(host: str, port: int, timeout_seconds: float | None = None, *, clock: Clock | None = None) -> bool:

@@ -30,13 +30,13 @@ from monolith.tables import ALL_BUCKETS, ChangePosition
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from threading import RLock
 
     from torch import Tensor
 
     from monolith.clock import Clock
     from monolith.deltalog import PartWriter
     from monolith.deltalog.publish.store_publisher import StorePublisher
-    from monolith.hook import StepLock
     from monolith.tables import BatchStamp, ChangeReader, Store
 
 _log = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class PublisherConfig(Config):
     """Returns the dense weights; None: rows only. They are copied while `step_lock` is held."""
     dense_interval: float = 60.0
     """Seconds from one increment of dense weights to the next; the first is written immediately."""
-    step_lock: StepLock | None = None
+    step_lock: RLock | None = None
     """Lock held while dense weights are copied: that of the session, so that no step is in progress."""
     buckets: range = ALL_BUCKETS
     """Buckets of the stores that this process publishes, if several share the work."""

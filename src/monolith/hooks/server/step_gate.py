@@ -15,7 +15,6 @@ from monolith.errors import CancelledError, FailedPreconditionError, OpError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from monolith.hook import StepLock
 
 _LOOK_SECONDS = 0.2
 """Interval at which a waiting thread polls for what has no notification: a cancelled call, a stop."""
@@ -57,9 +56,9 @@ class StepGate:
         self._stepping = False
         self._serving = False
         self._requests: deque[_Request] = deque()
-        self._step_lock: StepLock | None = None
+        self._step_lock: threading.RLock | None = None
 
-    def open(self, step_lock: StepLock) -> None:
+    def open(self, step_lock: threading.RLock) -> None:
         """Accepts requests: a session is open, and between two steps.
 
         Args:
