@@ -10,9 +10,9 @@ PyTorch.
 tensor([[1., 2.],
         [0., 0.]])
 
-The names listed here are public and stable. A name is imported on first access, so that the command line answers
-``--help`` immediately, and a program loads only what it uses. Read `monolith.tables.table_config` first,
-then `monolith.tables.hash_table`.
+The names in ``__init__.pyi`` are public and stable. A name is imported on first access, so that the command line
+answers ``--help`` immediately, and a program loads only what it uses. Read `monolith.tables.table_config` first, then
+`monolith.tables.hash_table`.
 """
 
 from __future__ import annotations
@@ -22,99 +22,16 @@ import importlib.util
 import typing
 
 from monolith._doors import find_moved_packages as _find_moved_packages
+from monolith._doors import open_door as _open_door
 from monolith._load_core import load_core as _load_core
-from monolith._version import __version__
 
 _load_core(__path__)
 _find_moved_packages()
-
-if typing.TYPE_CHECKING:
-    from monolith import errors, ids, metrics, nn, optim, serving, tensors, train
-    from monolith.checkpoint import load, save
-    from monolith.deltalog import DeltaLog
-    from monolith.nn import Embeddings, Slice, Slot
-    from monolith.serving import Predictor
-    from monolith.tables import (
-        HashTable,
-        Segment,
-        TableConfig,
-        TableGroup,
-        TouchedKeySet,
-        compressors,
-        filters,
-        initializers,
-        row_optimizers,
-    )
-    from monolith.tensors import Ragged
-    from monolith.train import Session, Task, Trainer
-
-_HOMES = {
-    "DeltaLog": "deltalog",
-    "Embeddings": "nn",
-    "HashTable": "tables",
-    "Predictor": "serving",
-    "Ragged": "tensors",
-    "Segment": "tables",
-    "Session": "train",
-    "Slice": "nn",
-    "Slot": "nn",
-    "TableConfig": "tables",
-    "TableGroup": "tables",
-    "Task": "train",
-    "TouchedKeySet": "tables",
-    "Trainer": "train",
-    "compressors": "tables",
-    "filters": "tables",
-    "initializers": "tables",
-    "load": "checkpoint",
-    "row_optimizers": "tables",
-    "save": "checkpoint",
-}
-"""Modules of the names that are no packages here; the imports above declare the same for type checkers."""
-
-__all__ = [
-    "DeltaLog",
-    "Embeddings",
-    "HashTable",
-    "Predictor",
-    "Ragged",
-    "Segment",
-    "Session",
-    "Slice",
-    "Slot",
-    "TableConfig",
-    "TableGroup",
-    "Task",
-    "TouchedKeySet",
-    "Trainer",
-    "__version__",
-    "compressors",
-    "errors",
-    "filters",
-    "ids",
-    "initializers",
-    "load",
-    "metrics",
-    "nn",
-    "optim",
-    "row_optimizers",
-    "save",
-    "serving",
-    "tensors",
-    "train",
-]
+_named, __dir__, __all__ = _open_door(__name__)
 
 
 def __getattr__(name: str) -> typing.Any:
-    if name in _HOMES:
-        value = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    elif not name.startswith("_") and importlib.util.find_spec(f"{__name__}.{name}") is not None:
-        value = importlib.import_module(f"{__name__}.{name}")
-    else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = value  # the next access does not call `__getattr__`
+    if name in __all__ or name.startswith("_") or importlib.util.find_spec(f"{__name__}.{name}") is None:
+        return _named(name)
+    value = globals()[name] = importlib.import_module(f"{__name__}.{name}")  # a package, such as `monolith.hooks`
     return value
-
-
-def __dir__() -> list[str]:
-    return __all__

@@ -1,7 +1,7 @@
 """The command line: ``monolith <command>``. Thin: parse, build a config, call.
 
 Every module of this package is a command; its docstring's first line is its line in ``monolith --help``. It has two
-functions: ``add_parser(subparsers)`` declares its arguments, ``run(args)`` does the work and returns the exit status. A
+functions: ``add_arguments(parser)`` declares its arguments, ``run(args)`` does the work and returns the exit status. A
 command with slow imports has the first of them in `_arguments`, so that help is fast. Read `doctor` and its arguments
 first. The package may import every other one.
 """
@@ -17,7 +17,7 @@ import re
 import select
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 from monolith._version import __version__
 from monolith.cli._failures import failure_of
@@ -37,8 +37,8 @@ class Arguments(Protocol):
     ``form_of(words)``, which declares the other form, or returns None.
     """
 
-    def add_parser(self, subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-        """Declares the command's arguments, with an example in the epilog."""
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declares the command's arguments and describes it, with an example in the epilog."""
 
 
 class Command(Protocol):
@@ -163,7 +163,8 @@ def _parse(words: list[str]) -> argparse.Namespace:
         return parser.parse_args(words)  # ends here: with help, the version or a complaint
     described = load_arguments(chosen)
     described = getattr(described, "form_of", lambda _: None)(words[1:]) or described
-    command_parser = described.add_parser(subparsers)
+    command_parser = subparsers.add_parser(chosen)
+    described.add_arguments(command_parser)
     add_flags = None if {"-h", "--help"}.intersection(words) else getattr(load_command(chosen), "add_flags", None)
     if add_flags is not None:
         add_flags(command_parser)

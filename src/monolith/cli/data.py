@@ -22,19 +22,15 @@ _COMPRESSIONS = ", ".join(
 )
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
-    """Describe the arguments of ``monolith data`` and its commands."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "data",
-        description="Works on samples in files of every framing and compression, in Parquet and in Kafka topics.",
-        epilog="example: monolith data peek clicks.tfrecord.gz -n 3",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the arguments of ``monolith data`` and its commands."""
+    parser.description = "Works on samples in files of every framing and compression, in Parquet and in Kafka topics."
+    parser.epilog = "example: monolith data peek clicks.tfrecord.gz -n 3"
     inner = parser.add_subparsers(dest="data_command", metavar="command", required=True)
     _add_peek(inner)
     _add_convert(inner)
     _add_stats(inner)
     _add_generate(inner)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:

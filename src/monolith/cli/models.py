@@ -180,13 +180,10 @@ _FORCE = "serve it even if it does not pass the gate"
 MEANT = {"--token": "others on this machine could see it; give --token_file"}
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``monolith models``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "models",
-        description="Sets which versions a model server (monolith serve) answers with, and shows its state.",
-        epilog="example: monolith models canary ranker 7 --share 0.05 --url http://127.0.0.1:8501",
-    )
+    parser.description = "Sets which versions a model server (monolith serve) answers with, and shows its state."
+    parser.epilog = "example: monolith models canary ranker 7 --share 0.05 --url http://127.0.0.1:8501"
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
     parsers = {}
     for name, (description, example) in _ACTIONS.items():
@@ -204,7 +201,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     _add_fields(parsers)
     for action in parsers.values():
         _add_options(action)
-    return parser
 
 
 def _add_fields(parsers: dict[str, argparse.ArgumentParser]) -> None:

@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from monolith.cli._bench.catalog import CHECKOUT_ROWS, ROWS
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``monolith bench``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "bench",
-        description="Measures the tables and their peers alternately in one run, and prints ratios and what they mean. "
+    parser.description = (
+        "Measures the tables and their peers alternately in one run, and prints ratios and what they mean. "
         "Takes several minutes and up to 10 GiB of memory; --quick takes about a minute. A checkout of the project "
-        "measures more rows: python benchmarks/run.py --help.",
-        epilog="example: monolith bench --quick --rows training one_id",
+        "measures more rows: python benchmarks/run.py --help."
     )
+    parser.epilog = "example: monolith bench --quick --rows training one_id"
     keys = [row.key for row in ROWS]
     parser.add_argument(
         "--rows", nargs="+", type=_row, choices=keys, metavar="ROW", help=f"only these: {', '.join(keys)}"
     )
     add_common_arguments(parser)
-    return parser
 
 
 def add_common_arguments(parser: argparse.ArgumentParser) -> None:

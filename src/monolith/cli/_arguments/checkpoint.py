@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import argparse
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``monolith checkpoint``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "checkpoint",
-        description="Inspects checkpoints. Nothing is unpickled, and only an export needs the model. A path is a model"
-        " directory, whose newest checkpoint is used, or the prefix of a checkpoint: models/a/model.ckpt-60.",
-        epilog="example: monolith checkpoint verify models/a",
+    parser.description = (
+        "Inspects checkpoints. Nothing is unpickled, and only an export needs the model. A path is a model"
+        " directory, whose newest checkpoint is used, or the prefix of a checkpoint: models/a/model.ckpt-60."
     )
+    parser.epilog = "example: monolith checkpoint verify models/a"
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
     for name, (text, example) in _ACTIONS.items():
         action = actions.add_parser(name, help=text, description=f"{text}.", epilog=f"example: {example}")
@@ -29,7 +28,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         if name == "reshard":
             action.add_argument("--files", type=int, default=1, help="bucket files of each store (default 1)")
         action.add_argument("--json", action="store_true", help="print JSON instead of lines")
-    return parser
 
 
 OF_SERVING = ("task", "shards", "version", "example", "shared_embedding")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import argparse
@@ -18,14 +18,13 @@ _MORE = {"debug": " --slot user --id 7"}
 """Additional arguments in the example of an action."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``monolith control``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "control",
-        description="Calls the controller of a running training, or its parameter servers, whose addresses stand in its"
-        " model directory.",
-        epilog="example: monolith control status --model_dir models/ranker --json",
+    parser.description = (
+        "Calls the controller of a running training, or its parameter servers, whose addresses stand in its"
+        " model directory."
     )
+    parser.epilog = "example: monolith control status --model_dir models/ranker --json"
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
     for name, description in _ACTIONS.items():
         action = actions.add_parser(
@@ -38,7 +37,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         if name == "debug":
             action.add_argument("--slot", required=True, help="name of the slot, as the model has it")
             action.add_argument("--id", type=int, required=True, metavar="I", help="the id whose row is shown")
-    return parser
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

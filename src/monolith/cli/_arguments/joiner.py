@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import argparse
@@ -14,16 +14,17 @@ MEANT = {
 }
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``monolith joiner``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "joiner",
-        allow_abbrev=False,
-        description="Joins impressions and actions by request and item into examples, each exactly once. A place is"
+    parser.allow_abbrev = False
+    parser.description = (
+        "Joins impressions and actions by request and item into examples, each exactly once. A place is"
         " kafka://HOST:PORT[,HOST:PORT]/TOPIC or a path with {partition} in it. It ends on SIGTERM or SIGINT, and"
-        " resumes where it left off when restarted. Options default to the values of JoinRuleConfig and JoinerConfig.",
-        epilog="example: monolith joiner --impressions kafka://10.0.0.7:9092/shown --actions"
-        " kafka://10.0.0.7:9092/done --output kafka://10.0.0.7:9092/examples --state_dir /data/joiner",
+        " resumes where it left off when restarted. Options default to the values of JoinRuleConfig and JoinerConfig."
+    )
+    parser.epilog = (
+        "example: monolith joiner --impressions kafka://10.0.0.7:9092/shown --actions"
+        " kafka://10.0.0.7:9092/done --output kafka://10.0.0.7:9092/examples --state_dir /data/joiner"
     )
     for name, text in (
         ("impressions", "what was shown"),
@@ -35,7 +36,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     parser.add_argument("--json", action="store_true", help="print counts at the end as JSON instead of a line")
     _add_rules(parser.add_argument_group("how events are joined"))
     _add_process(parser.add_argument_group("the process"))
-    return parser
 
 
 def _add_rules(group: argparse._ArgumentGroup) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monolith.cli._arguments.train import MEANT, PARAMS_OVERRIDE, HelpAll, add_mattering, add_option, add_resources
 from monolith.cli._arguments.worker import shown_options
@@ -10,23 +10,24 @@ from monolith.cli._arguments.worker import shown_options
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["FINDING", "MEANT", "add_parser"]
+__all__ = ["FINDING", "MEANT", "add_arguments"]
 
 FINDING = ("discovery_type", "discovery_dir", "zk_server", "deep_insight_name", "uuid")
 """Options of discovery, for processes without a scheduler."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``monolith launch``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "launch",
-        description="Prints a job of several processes as a manifest for a scheduler, and on standard error what to do"
-        " with it. Nothing is started; on this machine and on Ray, monolith train starts a job itself.",
-        epilog="example: monolith launch my_module:MyTask --print k8s --image registry/ranker:7 --model_dir"
-        " s3://bucket/ranker --num_ps 4 --num_workers 8 > job.yaml",
-        usage="monolith launch TASK --print k8s|yarn --model_dir DIR --num_ps N --num_workers N [options]",
-        allow_abbrev=False,
+    parser.description = (
+        "Prints a job of several processes as a manifest for a scheduler, and on standard error what to do"
+        " with it. Nothing is started; on this machine and on Ray, monolith train starts a job itself."
     )
+    parser.epilog = (
+        "example: monolith launch my_module:MyTask --print k8s --image registry/ranker:7 --model_dir"
+        " s3://bucket/ranker --num_ps 4 --num_workers 8 > job.yaml"
+    )
+    parser.usage = "monolith launch TASK --print k8s|yarn --model_dir DIR --num_ps N --num_workers N [options]"
+    parser.allow_abbrev = False
     parser.add_argument("--help-all", action=HelpAll, help="show every option; docs/options.md also has the refused")
     what = parser.add_argument_group("what to print")
     what.add_argument("task", metavar="TASK", help="module:Class of a monolith.Task, or a registered name")
@@ -50,4 +51,3 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     for name in FINDING:
         add_option(finding, shown_options()[name])
     add_mattering(parser)
-    return parser

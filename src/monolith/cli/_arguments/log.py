@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import argparse
@@ -10,14 +10,13 @@ if TYPE_CHECKING:
 MEANT = {"--follow": "it is an action: monolith log follow PLACE", "--tail": "write --last N", "-n": "write --last N"}
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``monolith log``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "log",
-        description="Inspects delta logs, which a training run writes and followers read to keep tables up to date."
-        " No training code is needed. A place is a folder, kafka://HOST:PORT/TOPIC, or any URL that fsspec supports.",
-        epilog="example: monolith log verify models/a/delta_log",
+    parser.description = (
+        "Inspects delta logs, which a training run writes and followers read to keep tables up to date."
+        " No training code is needed. A place is a folder, kafka://HOST:PORT/TOPIC, or any URL that fsspec supports."
     )
+    parser.epilog = "example: monolith log verify models/a/delta_log"
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
     for name, (text, example) in _ACTIONS.items():
         action = actions.add_parser(name, help=text, description=f"{text}.", epilog=f"example: {example}")
@@ -37,7 +36,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
             "--kafka", action="append", default=[], metavar="KEY=VALUE", help="a setting of librdkafka; repeatable"
         )
         action.add_argument("--json", action="store_true", help="print JSON instead of lines")
-    return parser
 
 
 _ACTIONS = {

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monolith.cli._arguments import train
-from monolith.cli._arguments.worker import add_role_parser
+from monolith.cli._arguments.worker import add_role_arguments
 
 if TYPE_CHECKING:
     import argparse
@@ -33,10 +33,10 @@ class ServerOfAJob:
 
     MEANT = train.MEANT
 
-    def add_parser(self, subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declares the arguments."""
-        return add_role_parser(
-            subparsers,
+        add_role_arguments(
+            parser,
             "ps",
             description="Runs one parameter server of a job, for schedulers that start every process themselves. It"
             " serves until the job has ended, and restores its state after a restart. Exit codes: 0 done, 130 stopped,"
@@ -46,16 +46,15 @@ class ServerOfAJob:
         )
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``monolith ps``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "ps",
-        allow_abbrev=False,  # or --token would be taken for --token_file
-        description="Runs one parameter server: it keeps rows and dense weights for the workers of a job. It prints its"
+    parser.allow_abbrev = False  # or --token would be taken for --token_file
+    parser.description = (
+        "Runs one parameter server: it keeps rows and dense weights for the workers of a job. It prints its"
         " address, and serves until it gets SIGTERM or SIGINT, or a client stops it. With a task, as in monolith"
-        " ps TASK --help, it is a server of a job: it finds the others itself, and recovers what it held.",
-        epilog="example: monolith ps --index 0 --num_ps 2 --host 10.0.0.7 --port 7000 --token_file secret.txt",
+        " ps TASK --help, it is a server of a job: it finds the others itself, and recovers what it held."
     )
+    parser.epilog = "example: monolith ps --index 0 --num_ps 2 --host 10.0.0.7 --port 7000 --token_file secret.txt"
     parser.add_argument("--index", type=int, required=True, metavar="I", help="number of this server, from 0")
     parser.add_argument("--num_ps", type=int, required=True, metavar="N", help="number of all servers")
     parser.add_argument(
@@ -100,4 +99,3 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         "--drain_seconds", type=float, default=5.0, metavar="S", help="for calls in flight at the end (default: 5)"
     )
     parser.add_argument("--json", action="store_true", help="print the address as JSON instead of a line")
-    return parser

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import argparse
@@ -19,16 +19,15 @@ MEANT = {
 }
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``monolith serve``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "serve",
-        allow_abbrev=False,  # or --token would be taken for --token_file
-        description="Serves exported models as TF-Serving does: REST under /v1/models/NAME, and the services"
+    parser.allow_abbrev = False  # or --token would be taken for --token_file
+    parser.description = (
+        "Serves exported models as TF-Serving does: REST under /v1/models/NAME, and the services"
         " PredictionService and ModelService over gRPC. With --follow a model has what training learned within a"
-        " second or so. On SIGTERM or SIGINT it answers the requests in flight and ends.",
-        epilog="example: monolith serve ranker=models/a/export --follow models/a/delta_log --grpc_port 8500",
+        " second or so. On SIGTERM or SIGINT it answers the requests in flight and ends."
     )
+    parser.epilog = "example: monolith serve ranker=models/a/export --follow models/a/delta_log --grpc_port 8500"
     parser.add_argument(
         "models",
         nargs="*",
@@ -72,7 +71,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     _add_queue(parser.add_argument_group("what waits, and for how long"))
     _add_limits(parser.add_argument_group("what a client may ask"))
     _add_request_log(parser.add_argument_group("what is written of requests"))
-    return parser
 
 
 def _add_promotion(group: argparse._ArgumentGroup) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import argparse
@@ -13,15 +13,16 @@ MEANT = {
 }
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``monolith skew``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "skew",
-        allow_abbrev=False,
-        description="Replays the requests that monolith serve --request_log has logged, and counts scores that differ:"
+    parser.allow_abbrev = False
+    parser.description = (
+        "Replays the requests that monolith serve --request_log has logged, and counts scores that differ:"
         " against the code and the checkpoint that the served version was exported from, or without --task against the"
-        " export itself. Requests answered with rows of a delta log are counted apart: no file has those rows.",
-        epilog="example: monolith skew requests/ --export models/a/export --task my_task:Ranker --model_dir models/a",
+        " export itself. Requests answered with rows of a delta log are counted apart: no file has those rows."
+    )
+    parser.epilog = (
+        "example: monolith skew requests/ --export models/a/export --task my_task:Ranker --model_dir models/a"
     )
     parser.add_argument(
         "log", metavar="REQUEST_LOG", help="its folder, a file, a pattern of files, or kafka://HOST:PORT/TOPIC"
@@ -44,4 +45,3 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
         "--kafka", action="append", default=[], metavar="KEY=VALUE", help="further settings of librdkafka"
     )
     parser.add_argument("--json", action="store_true", help="print the outcome as JSON and show no progress")
-    return parser

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import argparse
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``monolith tables``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "tables",
-        description="Removes rows of a model.",
-        epilog="example: monolith tables erase models/a --slot user --ids 1234 5678",
-    )
+    parser.description = "Removes rows of a model."
+    parser.epilog = "example: monolith tables erase models/a --slot user --ids 1234 5678"
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
     erase = actions.add_parser(
         "erase",
@@ -44,4 +41,3 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     erase.add_argument("--tls_ca", metavar="PEM", help="authorities of the controller's certificate; turns TLS on")
     erase.add_argument("--tls_certificate", metavar="PEM", help="client certificate, if the controller requires one")
     erase.add_argument("--tls_key", metavar="PEM", help="private key of that certificate")
-    return parser

@@ -39,15 +39,14 @@ FLAGS = (
 """All but the task and the mode."""
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``monolith tpu``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "tpu",
-        description="Trains a task on TPUs, or evaluates its checkpoints as they come, by JAX; with --cpu_test on the"
+    parser.description = (
+        "Trains a task on TPUs, or evaluates its checkpoints as they come, by JAX; with --cpu_test on the"
         " CPU. Needs: pip install 'monolith-torch[tpu]'. SIGINT or SIGTERM saves and ends. Exit codes: 0 done, 130"
-        " stopped, else an error.",
-        epilog="example: monolith tpu --task my_module:MyTask --model_dir /tmp/m --cpu_test",
+        " stopped, else an error."
     )
+    parser.epilog = "example: monolith tpu --task my_module:MyTask --model_dir /tmp/m --cpu_test"
     parser.add_argument("--task", metavar="TASK", help="module:Class of a task, or a registered name")
     parser.add_argument("--mode", choices=MODES, default="train", help="what to do (default: train)")
     parser.add_argument("--json", action="store_true", help="print one JSON object with the result")
@@ -58,7 +57,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
             parser.add_argument(f"--{flag.name}", nargs="?", const=True, type=_truth, **options)
         else:
             parser.add_argument(f"--{flag.name}", type=flag.kind, **options)
-    return parser
 
 
 def _truth(text: str) -> bool:

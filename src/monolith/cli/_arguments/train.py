@@ -139,18 +139,17 @@ def mattering_options() -> dict[str, Option]:
     }
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``monolith train``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "train",
-        description="Trains a task: in this process, or with --num_workers in several of this machine. The same command"
+    parser.description = (
+        "Trains a task: in this process, or with --num_workers in several of this machine. The same command"
         " resumes from the model directory; Ctrl-C finishes the step and saves. A model directory is never"
         " removed. Options of a run come from flags, from variables MONOLITH_<OPTION>, and from --config_file, in this"
-        " order.",
-        epilog="example: monolith train my_module:MyTask --model_dir /tmp/ranker --save_checkpoints_steps 1000",
-        usage="monolith train TASK --model_dir DIR [options]",
-        allow_abbrev=False,
+        " order."
     )
+    parser.epilog = "example: monolith train my_module:MyTask --model_dir /tmp/ranker --save_checkpoints_steps 1000"
+    parser.usage = "monolith train TASK --model_dir DIR [options]"
+    parser.allow_abbrev = False
     parser.add_argument("--help-all", action=HelpAll, help="show every option; docs/options.md also has the refused")
     what = parser.add_argument_group("what to do")
     what.add_argument("task", metavar="TASK", help="module:Class of a monolith.Task, or a registered name")
@@ -170,7 +169,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     add_mattering(parser)
     _add_stream(parser)
     _add_launcher(parser)
-    return parser
 
 
 def add_mattering(parser: argparse.ArgumentParser, *, without: Collection[str] = ()) -> None:

@@ -6,7 +6,6 @@ import argparse
 import math
 import re
 from pathlib import Path
-from typing import Any
 
 MEANT = {
     "--interval": "how often a copy loads the trained state is --take_over, for any number of copies",
@@ -15,16 +14,15 @@ MEANT = {
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``monolith validate``."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        "validate",
-        allow_abbrev=False,
-        description="Trains a task on what it reads, in the order of time, and has every example predicted before it is"
+    parser.allow_abbrev = False
+    parser.description = (
+        "Trains a task on what it reads, in the order of time, and has every example predicted before it is"
         " learned from: by copies of the model, each of which loads the trained state at an interval of its own. A time"
-        " is event time, of the column req_time: 90, 90s, 30min, 5h or 2d.",
-        epilog="example: monolith validate my_task:Ranker --take_over 1min 1h never --warm_up 5d --out report.html",
+        " is event time, of the column req_time: 90, 90s, 30min, 5h or 2d."
     )
+    parser.epilog = "example: monolith validate my_task:Ranker --take_over 1min 1h never --warm_up 5d --out report.html"
     parser.add_argument("task", metavar="TASK", help="module:Class of a monolith.Task, or a registered name")
     parser.add_argument(
         "--take_over",
@@ -53,7 +51,6 @@ def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.Argument
     parser.add_argument("--params_override", metavar="JSON", help="parameters of the task by name")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write a page with plots")
     parser.add_argument("--json", action="store_true", help="print all windows as JSON and show no progress")
-    return parser
 
 
 def seconds(text: str) -> float:

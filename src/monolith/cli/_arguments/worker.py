@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from monolith.cli._arguments.train import MEANT, PARAMS_OVERRIDE, HelpAll, Option, add_mattering, add_option
 
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["MEANT", "PLACE", "add_parser", "add_role_parser", "shown_options"]
+__all__ = ["MEANT", "PLACE", "add_arguments", "add_role_arguments", "shown_options"]
 
 PLACE = {
     "which process of the job this is": (
@@ -39,17 +39,12 @@ def shown_options() -> dict[str, Option]:
     return {option.name: option for options in PLACE.values() for option in options}
 
 
-def add_role_parser(
-    subparsers: argparse._SubParsersAction[Any], name: str, *, description: str, example: str
-) -> argparse.ArgumentParser:
+def add_role_arguments(parser: argparse.ArgumentParser, name: str, *, description: str, example: str) -> None:
     """Declares the arguments of the command of a role."""
-    parser: argparse.ArgumentParser = subparsers.add_parser(
-        name,
-        description=description,
-        epilog=f"example: monolith {name} my_module:MyTask {example}",
-        usage=f"monolith {name} TASK --model_dir DIR --num_ps N --num_workers N --index I [options]",
-        allow_abbrev=False,
-    )
+    parser.description = description
+    parser.epilog = f"example: monolith {name} my_module:MyTask {example}"
+    parser.usage = f"monolith {name} TASK --model_dir DIR --num_ps N --num_workers N --index I [options]"
+    parser.allow_abbrev = False
     parser.set_defaults(role=name)
     parser.add_argument("--help-all", action=HelpAll, help="show every option; docs/options.md also has the refused")
     what = parser.add_argument_group("what to do")
@@ -65,13 +60,12 @@ def add_role_parser(
         for option in options:
             add_option(group, option)
     add_mattering(parser, without=WITHOUT)
-    return parser
 
 
-def add_parser(subparsers: argparse._SubParsersAction[Any]) -> argparse.ArgumentParser:
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the arguments of ``monolith worker``."""
-    return add_role_parser(
-        subparsers,
+    add_role_arguments(
+        parser,
         "worker",
         description="Runs one worker of a job, for schedulers that start every process themselves; worker 0 is the"
         " chief, which restores and saves. It waits for the others, trains until the job ends, and resumes after a"

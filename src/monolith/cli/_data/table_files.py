@@ -8,9 +8,8 @@ integers, floats or bytes, unless they are named as ids.
 from __future__ import annotations
 
 import datetime as dt
-from abc import ABC, abstractmethod
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from monolith.data import LABEL_FEATURE as LABEL
 from monolith.data import LINE_ID_COLUMNS, SOURCE_KEY_COLUMN
@@ -32,26 +31,8 @@ _CSV = {".csv", ".tsv", ".tab"}
 _JSON_LINES = {".jsonl", ".ndjson"}
 
 
-class TableFiles(ABC):
-    """Input files that have columns."""
-
-    @property
-    @abstractmethod
-    def batches(self) -> Dataset[Batch]:
-        """The rows as batches."""
-
-    @property
-    @abstractmethod
-    def schema(self) -> Any:
-        """The schema of the first file."""
-
-    @abstractmethod
-    def tables(self) -> Iterator[tuple[str, Any]]:
-        """Yields the rows as Arrow has them, some at a time, with the place that the first of them comes from."""
-
-
-class ParquetTables(TableFiles):
-    """Parquet files."""
+class ParquetTables:
+    """Parquet files as input."""
 
     def __init__(self, files: FileSet, bad: BadRecords) -> None:
         self._files = files
@@ -69,7 +50,7 @@ class ParquetTables(TableFiles):
             return self._opened(file, self._files.files[0]).schema_arrow
 
     def tables(self) -> Iterator[tuple[str, Any]]:
-        """Yields the rows, some at a time."""
+        """Yields the rows as Arrow has them, some at a time, with the place that the first of them comes from."""
         for path in self._files.files:
             with self._files.open(path) as file:
                 row = 0
@@ -78,16 +59,15 @@ class ParquetTables(TableFiles):
                     row += block.num_rows
 
     def _opened(self, file: Any, path: str) -> Any:
-        pa = pyarrow_module("pyarrow", what="Parquet files", extra="parquet")
-        pq = pyarrow_module("pyarrow.parquet", what="Parquet files", extra="parquet")
+        pa = pyarrow()
         try:
-            return pq.ParquetFile(file)
+            return pa.parquet.ParquetFile(file)
         except pa.ArrowInvalid as error:
             raise InvalidArgumentError(f"file '{path}': no Parquet that can be read: {error}") from error
 
 
-class LineTables(TableFiles):
-    """CSV or JSON lines."""
+class LineTables:
+    """Files of CSV or JSON lines as input."""
 
     def __init__(self, dataset: LineDataset) -> None:
         self._dataset = dataset
@@ -103,9 +83,13 @@ class LineTables(TableFiles):
         return self._dataset.schema
 
     def tables(self) -> Iterator[tuple[str, Any]]:
-        """Yields the rows, some at a time."""
+        """Yields the rows as Arrow has them, some at a time, with the place that the first of them comes from."""
         for path, line, table in self._dataset.tables():
             yield f"file '{path}': line {line + 1}", table
+
+
+TableFiles: TypeAlias = ParquetTables | LineTables
+"""Input files that have columns."""
 
 
 def line_tables(files: FileSet, compression: Compression, bad: BadRecords) -> LineTables | None:

@@ -130,11 +130,26 @@ _MESSAGES: dict[str, Callable[..., Message]] = {
 """What makes the message of a record out of an Example."""
 
 
-class SampleSink(Sink):
+class RecordSink(Sink):
+    """Writes records to a file."""
+
+    def __init__(self, writer: RecordWriter) -> None:
+        self._writer = writer
+
+    def close(self) -> None:
+        """Finishes the file and gives it its name."""
+        self._writer.close()
+
+    def abort(self) -> None:
+        """Removes what was written so far."""
+        self._writer.abort()
+
+
+class SampleSink(RecordSink):
     """A record for each example, which a function makes the message of."""
 
     def __init__(self, writer: RecordWriter, message_of: Callable[..., Message], *, drop: bool) -> None:
-        self._writer = writer
+        super().__init__(writer)
         self._message_of = message_of
         self._drop = drop
 
@@ -146,20 +161,12 @@ class SampleSink(Sink):
             raise InvalidArgumentError(f"{place}: {error}; --drop-unfit skips what has no place") from error
         self._writer.write(message.SerializeToString(deterministic=True))
 
-    def close(self) -> None:
-        """Finishes the file and gives it its name."""
-        self._writer.close()
 
-    def abort(self) -> None:
-        """Removes what was written so far."""
-        self._writer.abort()
-
-
-class ExampleBatchSink(Sink):
+class ExampleBatchSink(RecordSink):
     """A record for each `rows` examples, column by column; fewer where another data source begins."""
 
     def __init__(self, writer: RecordWriter, *, rows: int) -> None:
-        self._writer = writer
+        super().__init__(writer)
         self._rows = rows
         self._waiting: list[Example] = []
 
@@ -174,11 +181,7 @@ class ExampleBatchSink(Sink):
     def close(self) -> None:
         """Finishes the file and gives it its name."""
         self._flush()
-        self._writer.close()
-
-    def abort(self) -> None:
-        """Removes what was written so far."""
-        self._writer.abort()
+        super().close()
 
     def _flush(self) -> None:
         if self._waiting:

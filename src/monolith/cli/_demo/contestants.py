@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from html import escape
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -86,13 +86,6 @@ def bars_of(seconds: dict[str, float], num_examples: int) -> str:
     return "".join(rows)
 
 
-class Contestant(Protocol):
-    """A model in the race."""
-
-    def judge(self, batch: Batch) -> Tensor:
-        """Logits [B] from before the batch was learned from."""
-
-
 class Online:
     """A row for every id that returns; rows of ids that left are dropped."""
 
@@ -105,7 +98,7 @@ class Online:
         """Ids that were met and got no row, counted at each batch."""
 
     def judge(self, batch: Batch) -> Tensor:
-        """Predicts, then learns."""
+        """Returns logits [B] from before the batch was learned from, then learns."""
         time = cast("Tensor", batch["req_time"])
         logits, applied = self.model.learn(_ids(batch), _clicks(batch), time, stage_ends=self._stage_ends)
         self.inserted += applied.inserted

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.cli._demo.contestants import Contestant
     from monolith.clock import Clock
     from monolith.data import Batch
 
@@ -139,7 +138,7 @@ class Race:
         self.progress.stages = self._watch.seconds
         self._online = Online(seed, self._watch.end)
         self._hashed = Hashed(MEMORY_BYTES, WORLD, seed)
-        self._frozen: Contestant | None = None
+        self._frozen: Frozen | None = None
         self._auc = {name: ExactAUC() for name in MODELS}
         self._in_window = 0
         self._counted = (0, 0)

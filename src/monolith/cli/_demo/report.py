@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import platform
@@ -50,14 +51,9 @@ def summary_of(progress: RaceProgress) -> dict[str, Any]:
         "kept_out": progress.kept_out,
         "windows": [
             {
-                "day": window.day,
-                "examples": window.examples,
+                **dataclasses.asdict(window),
                 "seconds": round(window.seconds, 3),
                 "auc": {name: _number(value) for name, value in window.auc.items()},
-                "rows": window.rows,
-                "memory_bytes": window.memory_bytes,
-                "inserted": window.inserted,
-                "expired": window.expired,
             }
             for window in windows
         ],
