@@ -26,16 +26,7 @@ if TYPE_CHECKING:
 
     from monolith.checkpoint import TrainState
 
-__all__ = [
-    "Call",
-    "Calls",
-    "Hook",
-    "HookedSession",
-    "LastStep",
-    "NamedLists",
-    "StepContext",
-    "stop_together",
-]
+__all__ = ["Call", "Calls", "Hook", "HookedSession", "LastStep", "NamedLists", "StepContext", "stop_together"]
 
 Call: TypeAlias = Callable[[], Any]
 """A call to run alongside a step."""

@@ -149,9 +149,7 @@ def _drop_unread_output() -> bool:
 def _parse(words: list[str]) -> argparse.Namespace:
     """Returns the arguments of a command; imports no more than its help needs, if help is all that is wanted."""
     parser = _OneLineParser(
-        prog="monolith",
-        description="Trains recommenders on live traffic.",
-        epilog="example: monolith doctor --json",
+        prog="monolith", description="Trains recommenders on live traffic.", epilog="example: monolith doctor --json"
     )
     parser.add_argument("--version", action="version", version=f"monolith {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="command", required=True)

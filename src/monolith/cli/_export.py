@@ -99,11 +99,7 @@ def _column(name: str, values: list[Any], origin: str, texts: TextColumn | None)
 
 
 def _ids(values: list[Any], texts: TextColumn) -> torch.Tensor | Ragged:
-    """Returns the ids of texts.
-
-    Raises:
-        TypeError: values that are no texts.
-    """
+    """Returns the ids of texts."""
     if not isinstance(values[0], list):
         return texts.ids(values)
     if not all(isinstance(row, list) for row in values):

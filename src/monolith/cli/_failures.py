@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 FAILED = 1
+INTERRUPTED = 130
+"""Ended by Ctrl-C, as the shell reports it."""
 STORAGE_FAILED = 74
 """EX_IOERR of sysexits.h: a supervisor may start the run elsewhere."""
 

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from monolith.cli._arguments.train import MAX_RESTARTS, RESOURCES
-from monolith.cli._run_options import command_of, expired_text, tell
+from monolith.cli._run_options import command_of, saved_text, tell
 from monolith.launch import (
     DONE,
     INTERRUPTED,
@@ -34,11 +34,7 @@ _PLACES = ("server_type", "index", "discovery_type", "tf_config")
 
 
 def way_of(options: RunnerConfig, args: argparse.Namespace) -> Way:
-    """Returns whether this process trains alone, is a process of a job, or starts the processes of one.
-
-    Raises:
-        ValueError: an argument of a launcher, and nothing is launched.
-    """
+    """Returns how the command runs; refuses arguments of a launcher where nothing is launched."""
     way = _way_of(options, args.launcher)
     launched = {"local": ("max_restarts",), "ray": ("max_restarts", "ray_address", *RESOURCES)}.get(way, ())
     for name in ("max_restarts", "ray_address", *RESOURCES):
@@ -95,11 +91,7 @@ def alone_options(options: RunnerConfig) -> RunnerConfig:
 
 
 def plan_of(options: RunnerConfig, args: argparse.Namespace) -> LaunchPlan:
-    """Returns the processes to start.
-
-    Raises:
-        ValueError: the job cannot run; names the argument, and a valid value.
-    """
+    """Returns the processes to start; refuses a job that cannot run."""
     limit = MAX_RESTARTS if args.max_restarts is None else args.max_restarts
     if limit < 0:
         raise ValueError(f"--max_restarts: must be >= 0, got {limit}")
@@ -141,9 +133,8 @@ def launch(plan: LaunchPlan, args: argparse.Namespace, *, body: Body | None = No
     if args.json:
         sys.stdout.write(f"{json.dumps({**result, 'model_dir': model_dir, 'restarts': launcher.restarts})}\n")
     elif exit_code in (DONE, INTERRUPTED) and result.get("global_step"):
-        rows = f" with {result['rows']:,} rows" if "rows" in result else ""
-        expired = expired_text(result.get("expired_rows", 0))
-        tell(f"step {result['global_step']:,}{rows} is saved in {model_dir}{expired}")
+        expired = result.get("expired_rows", 0)
+        tell(saved_text(result["global_step"], result.get("rows"), model_dir, expired=expired))
     if exit_code == INTERRUPTED:
         tell(f"resume with: {command_of(args)}")
     return exit_code

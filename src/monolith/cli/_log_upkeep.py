@@ -83,11 +83,7 @@ class Report:
 
 
 def verify(log: DeltaLog, *, part: str | None, progress: Progress) -> Report:
-    """Reads the records of one part, or of all, and every base.
-
-    Raises:
-        InvalidArgumentError, NotFoundError: there is no such part, or no log.
-    """
+    """Reads the records of one part, or of all, and every base."""
     report = Report(log.place)
     parts = log.parts()
     if part is not None and part not in parts:

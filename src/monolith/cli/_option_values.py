@@ -6,16 +6,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from monolith.rpc import ClientCredentials
+
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterable, Mapping
 
 
 def key_values(texts: Iterable[str], option: str) -> dict[str, str]:
-    """Returns what an option was given as ``KEY=VALUE``, some times.
-
-    Raises:
-        ValueError: something else.
-    """
+    """Returns what an option was given as ``KEY=VALUE``, some times."""
     settings = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -39,6 +38,12 @@ def require_writable(path: Path) -> None:
 def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the values that the command line names; the others have their defaults elsewhere."""
     return {name: value for name, value in values.items() if value is not None}
+
+
+def credentials_of(args: argparse.Namespace, token: str | None, *, prefix: str = "") -> ClientCredentials:
+    """Returns the credentials of a client: a token, and the TLS files that options of this prefix name."""
+    names = ("tls_ca", "tls_certificate", "tls_key")
+    return ClientCredentials(token=token, **{name: getattr(args, prefix + name) for name in names})
 
 
 def secret_in(path: str | None) -> str | None:

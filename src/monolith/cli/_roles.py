@@ -12,7 +12,7 @@ from monolith import environment
 from monolith.checkpoint import list_checkpoints
 from monolith.cli._arguments.train import mattering_options
 from monolith.cli._arguments.worker import shown_options
-from monolith.cli._run_options import config_text, expired_text, find_tasks_here, options_of, tell
+from monolith.cli._run_options import config_text, find_tasks_here, options_of, saved_text, tell
 from monolith.cluster import discovery_name, monolith_discovery, own_place
 from monolith.cluster.discovery import ScheduledDiscovery, ServiceDiscoveryType
 from monolith.errors import AbortedError, CancelledError, DeadlineExceededError, FileUnavailableError, UnavailableError
@@ -142,8 +142,8 @@ def _tell_result(trainer: Trainer, options: RunnerConfig, pipe: ProgressPipe | N
     elif as_json:
         sys.stdout.write(f"{json.dumps(report)}\n")
     else:
-        expired = expired_text(trainer.history.expired_rows)
-        tell(f"step {report['global_step']:,} with {report['rows']:,} rows is saved in {options.model_dir}{expired}")
+        step, rows = (0, 0) if latest is None else (latest.step, latest.rows)
+        tell(saved_text(step, rows, options.model_dir, expired=trainer.history.expired_rows))
 
 
 _TF_CONFIG = "TF_CONFIG"

@@ -57,9 +57,10 @@ def tell(text: str) -> None:
     sys.stderr.write(f"{text}\n")
 
 
-def expired_text(rows: int) -> str:
-    """Returns what the last line of a run adds where rows have expired."""
-    return f"; {rows:,} expired rows were removed" if rows else ""
+def saved_text(step: int, rows: int | None, model_dir: object, *, expired: int = 0) -> str:
+    """Returns the last line of a run that was saved."""
+    removed = f"; {expired:,} expired rows were removed" if expired else ""
+    return f"step {step:,}{'' if rows is None else f' with {rows:,} rows'} is saved in {model_dir}{removed}"
 
 
 def _printable(value: Any) -> Any:

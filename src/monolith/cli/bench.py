@@ -12,6 +12,7 @@ from monolith.cli._bench import machine, peers, report, runner
 from monolith.cli._bench.catalog import ROWS
 from monolith.cli._bench.measurement import tell
 from monolith.cli._bench.setting import Setting
+from monolith.cli._failures import INTERRUPTED
 
 if TYPE_CHECKING:
     import argparse
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from monolith.cli._bench.catalog import BenchRow
     from monolith.cli._bench.runner import BenchOutcome
 
-_INTERRUPTED = 130
 _QUICK = "quick: small tables, which fit the caches of a machine better than real ones; a first look, not a result"
 _QUICK_CHECK = "quick: smaller tables than the requirements speak of, so read the verdicts as a smoke test"
 
@@ -84,6 +84,6 @@ def _threads(setting: Setting) -> str:
 def exit_status(outcome: BenchOutcome, *, check: bool) -> int:
     """0 when every row ran and, where it is checked, reached what it must."""
     if outcome.interrupted:
-        return _INTERRUPTED
+        return INTERRUPTED
     missed = check and any(measurement.ok is False for measurement in outcome.measurements)
     return 1 if outcome.failed or missed else 0

@@ -7,9 +7,9 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from monolith.cli._option_values import secret_in
+from monolith.cli._option_values import credentials_of, secret_in
 from monolith.errors import AlreadyExistsError, FailedPreconditionError, NotFoundError, UnavailableError
-from monolith.hooks.server import ClientCredentials, ControllerClient
+from monolith.hooks.server import ControllerClient
 from monolith.ps import PsCluster
 from monolith.train.roles import look_up, read_debugging_info
 
@@ -26,9 +26,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _call(args: argparse.Namespace) -> int:
-    credentials = ClientCredentials(
-        token=_token(args), tls_ca=args.tls_ca, tls_certificate=args.tls_certificate, tls_key=args.tls_key
-    )
+    credentials = credentials_of(args, _token(args))
     with ControllerClient.of_model_dir(
         args.model_dir, credentials=credentials, timeout_seconds=args.timeout_seconds
     ) as client:

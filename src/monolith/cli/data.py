@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.cli._data import commands
 from monolith.cli._data.writing import FORMATS
+from monolith.cli._failures import INTERRUPTED
 from monolith.data.records import Compression, Framing, SampleFormat
 from monolith.errors import FailedPreconditionError, ResourceExhaustedError
 
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-_INTERRUPTED = 130
 _FRAMINGS = ", ".join(framing.name.lower() for framing in Framing)
 _WRITTEN_FRAMINGS = ", ".join(framing.name.lower() for framing in Framing if framing.is_written)
 _COMPRESSIONS = ", ".join(
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
         return command(args)
     except KeyboardInterrupt:
         sys.stderr.write(f"\nmonolith data {args.data_command}: stopped; no half file is left\n")
-        return _INTERRUPTED
+        return INTERRUPTED
     except MemoryError as error:
         raise ResourceExhaustedError(f"not enough memory: {error}; give smaller numbers") from error
     except ImportError as error:  # of an optional package of a file system or format; names what to install

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 from monolith.cli._demo import report
 from monolith.cli._demo.race import Race, RaceConfig
 from monolith.cli._demo.view import View
+from monolith.cli._failures import INTERRUPTED
 from monolith.cli._option_values import require_writable
 
 if TYPE_CHECKING:
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from monolith.cli._demo.race import RaceProgress
-
-_INTERRUPTED = 130
 
 
 def run(args: argparse.Namespace) -> int:
@@ -44,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(report.summary_of(progress) | {"report": str(where)}) + "\n")
     else:
         sys.stdout.write(f"{report.conclusion_of(progress)}\nReport with plots: {where.as_uri()}\n")
-    return _INTERRUPTED if ctrl_c.was_pressed else 0
+    return INTERRUPTED if ctrl_c.was_pressed else 0
 
 
 class _CtrlC:

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from monolith import environment
 from monolith.cli._arguments.serve import ENTRY_OPTIONS
-from monolith.cli._option_values import key_values, secret_in, without_none
+from monolith.cli._option_values import credentials_of, key_values, secret_in, without_none
 from monolith.cluster import DiscoveryConfig, discovery_name, is_scheduled, monolith_discovery
 from monolith.export import TRUST_VARIABLE, allow_operations, open_export
 from monolith.files import join
-from monolith.rpc import ClientCredentials
 from monolith.serving import RemotePredictor
 from monolith.serving.promotion import Promotion, PromotionConfig, PromotionGate
 from monolith.serving.request_log import RequestLogConfig
@@ -211,11 +210,7 @@ def _tell(server: ModelServer | ShardService, models: list[dict[str, Any]], *, a
 
 
 def open_task(task: str, model_dir: str | None, *, follow: str | None) -> TaskModel:
-    """Returns the model of a task.
-
-    Raises:
-        ValueError: an option is missing, or has no effect.
-    """
+    """Returns the model of a task."""
     if model_dir is None:
         raise ValueError("--model_dir: must name the folder of the checkpoints of --task, got none")
     if follow is not None:
@@ -243,11 +238,7 @@ def _is_entry(args: argparse.Namespace) -> bool:
 
 
 def _refuse_options(args: argparse.Namespace) -> None:
-    """Refuses what would have no effect.
-
-    Raises:
-        ValueError: names the option.
-    """
+    """Refuses what would have no effect."""
     if args.shard is not None and args.shards is not None:
         raise ValueError("--shards: it is for the entry, which queries shards, and --shard makes this process a shard")
     if args.shards is not None and args.discovery_type is not None:
@@ -292,12 +283,6 @@ def _open_entry(
 ) -> RemotePredictor:
     """Returns the entry of an export, with its shards as the command names them; what it needs is left to the stack."""
     limits = {option: getattr(args, option) for option in ("max_rpc_deadline_millis", "hedge_millis", "lost_shards")}
-    credentials = ClientCredentials(
-        token=secret_in(args.shard_token_file),
-        tls_ca=args.shard_tls_ca,
-        tls_certificate=args.shard_tls_certificate,
-        tls_key=args.shard_tls_key,
-    )
     return RemotePredictor(
         path,
         _replicas(name, path, args, stack),
@@ -305,7 +290,7 @@ def _open_entry(
         follow=follow,
         threads=args.threads or 1,
         trial=True,
-        credentials=credentials,
+        credentials=credentials_of(args, secret_in(args.shard_token_file), prefix="shard_"),
         **without_none(limits),
     )
 

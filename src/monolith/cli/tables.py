@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monolith.checkpoint import ModelDirLock, split_path
-from monolith.cli._option_values import secret_in
+from monolith.cli._option_values import credentials_of, secret_in
 from monolith.data import text_ids
 from monolith.deltalog.publish import checkpoints_at, erase_from_checkpoint
 from monolith.errors import NotFoundError, UnavailableError
-from monolith.hooks.server import ClientCredentials, ControllerClient
+from monolith.hooks.server import ControllerClient
 
 if TYPE_CHECKING:
     import argparse
@@ -72,11 +72,8 @@ def _erase_from_checkpoints(args: argparse.Namespace, ids: list[int]) -> dict[st
 
 def _controller(args: argparse.Namespace) -> ControllerClient | None:
     """Of the training that runs with this directory; None: there is none."""
-    credentials = ClientCredentials(
-        token=secret_in(args.token_file), tls_ca=args.tls_ca, tls_certificate=args.tls_certificate, tls_key=args.tls_key
-    )
     try:
-        return ControllerClient.of_model_dir(args.path, credentials=credentials)
+        return ControllerClient.of_model_dir(args.path, credentials=credentials_of(args, secret_in(args.token_file)))
     except NotFoundError:
         return None
 

@@ -8,15 +8,14 @@ import sys
 from typing import TYPE_CHECKING
 
 from monolith.cli._arguments.tpu import FLAGS
-from monolith.cli._run_options import command_of, find_tasks_here, tell
+from monolith.cli._failures import INTERRUPTED
+from monolith.cli._run_options import command_of, find_tasks_here, saved_text, tell
 from monolith.hooks import ProgressHook, StopOnSignal
 from monolith.observe import Progress
 from monolith.tpu import TpuConfig, main, require_versions
 
 if TYPE_CHECKING:
     import argparse
-
-_INTERRUPTED = 130
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,7 +62,7 @@ def _train(options: TpuConfig, args: argparse.Namespace) -> int:
     elif state.global_step and options.model_dir is None:
         tell(f"step {state.global_step:,} with {rows:,} rows was tried, and not saved: there is no --model_dir")
     elif state.global_step:
-        tell(f"step {state.global_step:,} with {rows:,} rows is saved in {options.model_dir}")
+        tell(saved_text(state.global_step, rows, options.model_dir))
     else:
         tell("no step was trained, and nothing saved")
-    return 0 if stop.received is None else _INTERRUPTED
+    return 0 if stop.received is None else INTERRUPTED

@@ -23,10 +23,10 @@ from monolith.cli._arguments.train import STREAM_ONLY, mattering_options
 from monolith.cli._launching import alone_options, launch, plan_of, way_of
 from monolith.cli._option_values import key_values, without_none
 from monolith.cli._roles import run_role
-from monolith.cli._run_options import command_of, config_text, expired_text, find_tasks_here, options_of, tell
+from monolith.cli._run_options import command_of, config_text, find_tasks_here, options_of, saved_text, tell
 from monolith.hook import Hook
 from monolith.hooks import ProgressHook, StopOnSignal
-from monolith.launch import Body, ForkedProcess
+from monolith.launch import INTERRUPTED, Body, ForkedProcess
 from monolith.nn.embeddings import weights_of
 from monolith.observe import Progress
 from monolith.online.stream import ExampleStream, StreamConfig, StreamHook
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_INTERRUPTED = 130
 _NOT_FLAGS = frozenset({"config_file", "is_local", "task"})
 
 
@@ -123,7 +122,7 @@ def _train(trainer: Trainer, args: argparse.Namespace, stream: ExampleStream | N
                 tell(f"resume with: {command_of(args)}")
     rows = sum(embeddings.num_rows for embeddings in state.embeddings.values())  # ranks count them together
     _tell_result(trainer, state, rows, as_json=args.json, stream=stream, was_stopped=stop.received is not None)
-    return 0 if stop.received is None else _INTERRUPTED
+    return 0 if stop.received is None else INTERRUPTED
 
 
 def _is_first(trainer: Trainer) -> bool:
@@ -156,8 +155,7 @@ def _tell_result(
             f" {trainer.config.model_dir}"
         )
     elif state.global_step:
-        expired = expired_text(history.expired_rows)
-        tell(f"step {state.global_step:,} with {rows:,} rows is saved in {trainer.config.model_dir}{expired}")
+        tell(saved_text(state.global_step, rows, trainer.config.model_dir, expired=history.expired_rows))
     else:
         tell("no step was trained, and nothing saved")
 
@@ -192,7 +190,7 @@ def _write_predictions(trainer: Trainer, args: argparse.Namespace) -> int:
             rows = trainer.write_predictions(args.out, keys=args.key or (), steps=args.steps, hooks=hooks)
     except KeyboardInterrupt:
         tell(f"interrupted: nothing was written to {args.out}; this command starts from scratch: {command_of(args)}")
-        return _INTERRUPTED
+        return INTERRUPTED
     if args.json:
         sys.stdout.write(f"{json.dumps({'rows': rows, 'out': args.out})}\n")
     else:
@@ -288,11 +286,7 @@ def look_for_task(args: argparse.Namespace) -> int:
 
 
 def stream_of(options: RunnerConfig, args: argparse.Namespace, way: Way) -> ExampleStream | None:
-    """Returns the stream that the command names, or None.
-
-    Raises:
-        ValueError: arguments that do not fit; names them, and valid ones.
-    """
+    """Returns the stream that the command names, or None."""
     if args.stream is None:
         for name in STREAM_ONLY:
             if getattr(args, name) is not None:

@@ -156,11 +156,7 @@ class BarrierOp:
     """
 
     def __init__(
-        self,
-        capacity: int,
-        barrier_callbacks: Sequence[Callable[[str], None]] = (),
-        *,
-        clock: Clock | None = None,
+        self, capacity: int, barrier_callbacks: Sequence[Callable[[str], None]] = (), *, clock: Clock | None = None
     ) -> None:
         self._slots = BarrierSlots(capacity)
         self._callbacks = list(barrier_callbacks)

@@ -174,11 +174,7 @@ class CoordinatorConnection:
             return self._ask_known(method, request, timeout_seconds)
 
     def _ask_known(self, method: str, request: Any, timeout_seconds: float | None = None) -> Any:
-        """Calls a coordinator that has this member.
-
-        Raises:
-            NotFoundError: the coordinator does not have it.
-        """
+        """Calls a coordinator; raises NotFoundError if it does not have this member."""
         self.require()
         request.seat.CopyFrom(self.seat)
         try:

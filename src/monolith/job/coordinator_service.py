@@ -344,11 +344,7 @@ def _apply(request: Any, job: Coordinator, clocks: Clocks, steps: int | None, no
         "finish": lambda: job.finish(*who, clocks=clocks, now=now),
         "release": lambda: job.release(*who, worker=release.worker, finished=release.finished, clocks=clocks, now=now),
         "lost_updates": lambda: job.report_lost(
-            *who,
-            worker=lost.worker,
-            server=lost.server,
-            batches=range(lost.first, lost.first + lost.updates),
-            now=now,
+            *who, worker=lost.worker, server=lost.server, batches=range(lost.first, lost.first + lost.updates), now=now
         ),
         "stop": lambda: job.request_stop(*who, now=now),
         "reset": lambda: job.reset(*who, now=now),

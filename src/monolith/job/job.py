@@ -10,13 +10,7 @@ from monolith.closing import Closing
 from monolith.cluster import BarrierAlreadyPlacedError
 from monolith.data.file_queue import Assignments, HostedFileQueue, LookUp
 from monolith.data.sources import FilePart, FilePatterns
-from monolith.errors import (
-    AlreadyExistsError,
-    DeadlineExceededError,
-    InvalidArgumentError,
-    OpError,
-    UnavailableError,
-)
+from monolith.errors import AlreadyExistsError, DeadlineExceededError, InvalidArgumentError, OpError, UnavailableError
 from monolith.job.coordinator_connection import CoordinatorConnection
 from monolith.job.saved_job import SavedJob
 from monolith.job.state import NO_WORKER

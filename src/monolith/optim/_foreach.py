@@ -18,15 +18,4 @@ from torch import _foreach_sqrt as sqrt
 from torch import _foreach_sqrt_ as sqrt_
 from torch import _foreach_sub_ as sub_
 
-__all__ = [
-    "add",
-    "add_",
-    "addcdiv_",
-    "addcmul_",
-    "copy_",
-    "lerp_",
-    "mul_",
-    "sqrt",
-    "sqrt_",
-    "sub_",
-]
+__all__ = ["add", "add_", "addcdiv_", "addcmul_", "copy_", "lerp_", "mul_", "sqrt", "sqrt_", "sub_"]

@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypedDict, Unpack
 
 from monolith.optim import _curvature
 from monolith.optim import _foreach as foreach
-from monolith.optim._dense_optimizer import (
-    Bounds,
-    DenseOptimizer,
-    Group,
-    LearningRate,
-    ParameterBatch,
-    zeros_like,
-)
+from monolith.optim._dense_optimizer import Bounds, DenseOptimizer, Group, LearningRate, ParameterBatch, zeros_like
 from monolith.optim.clipping import lengths
 from monolith.optim.schedules import current_global_step
 

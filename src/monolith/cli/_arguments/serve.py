@@ -168,10 +168,7 @@ def _add_shards(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument("--max_rpc_deadline_millis", type=float, metavar="MS", help="of a lookup (default: 3000)")
     group.add_argument(
-        "--hedge_millis",
-        type=float,
-        metavar="MS",
-        help="delay before a hedged request (default: a third of that)",
+        "--hedge_millis", type=float, metavar="MS", help="delay before a hedged request (default: a third of that)"
     )
     group.add_argument(
         "--lost_shards", choices=("fail", "zeros"), help="what a shard without replicas means (default: fail)"

@@ -55,11 +55,11 @@ def _training(setting: Setting, num_rows: int) -> list[Measurement]:
     contestants = _enter(setting, num_rows, batches)
     rates = take_turns(contestants, rounds=setting.rounds, seconds=setting.seconds)
     thousands = {name: [rate * setting.examples / 1e3 for rate in rounds] for name, rounds in rates.items()}
-    name = f"lookup + apply_gradients, A, {num_rows:,} rows"
+    measure = f"lookup + apply_gradients, A, {num_rows:,} rows"
     return [
-        _compare(name + suffix, thousands[form], peer, thousands.get(peer), TRAINING_LIMITS[peer])
+        _compare("training", measure + suffix, thousands[form], peer, thousands.get(peer), limit)
         for form, suffix in (("calls", ""), ("planned", ", planned"))
-        for peer in TRAINING_LIMITS
+        for peer, limit in TRAINING_LIMITS.items()
     ]
 
 
@@ -94,11 +94,11 @@ def _check_agreement(got: torch.Tensor, expected: torch.Tensor, name: str) -> No
 
 
 def _compare(
-    measure: str, figures: list[float], peer: str, peer_figures: list[float] | None, limit: float
+    row: str, measure: str, figures: list[float], peer: str, peer_figures: list[float] | None, limit: float | None
 ) -> Measurement:
     missing = peer_figures is None
     return Measurement(
-        row="training",
+        row=row,
         measure=measure,
         figure=statistics.median(figures),
         unit="k examples/s",
@@ -126,18 +126,9 @@ def _lookup(setting: Setting, num_rows: int) -> list[Measurement]:
     contestants = {name: TimedStep(step, batches) for name, step in steps.items()}
     rates = take_turns(contestants, rounds=setting.rounds, seconds=setting.seconds)
     figures = {name: [rate * setting.examples / 1e3 for rate in rounds] for name, rounds in rates.items()}
+    measure = f"lookup, A, {num_rows:,} rows"
     return [
-        Measurement(
-            row="lookup",
-            measure=f"lookup, A, {num_rows:,} rows",
-            figure=statistics.median(figures["ours"]),
-            unit="k examples/s",
-            peer=peer,
-            peer_figure=statistics.median(figures[peer]),
-            ratio=median_ratio(figures["ours"], figures[peer]),
-            limit=limit,
-            note=f"ours {spread(figures['ours'])}",
-        )
+        _compare("lookup", measure, figures["ours"], peer, figures[peer], limit)
         for peer, limit in LOOKUP_LIMITS.items()
         if peer in figures
     ]

@@ -26,11 +26,7 @@ STEPS: Final = ("plan", "read", "apply", "lookup")
 PLAN_LIMIT: Final = 0.45
 """What a plan may take of the time that its rows take to be read and trained."""
 
-THREAD_LIMITS = {
-    (1, 2): {"A": 1.6, "B": 1.8},
-    (1, 8): {"A": 6.5, "B": 6.5},
-    (8, 16): {"A": 1.3, "B": 1.3},
-}
+THREAD_LIMITS = {(1, 2): {"A": 1.6, "B": 1.8}, (1, 8): {"A": 6.5, "B": 6.5}, (8, 16): {"A": 1.3, "B": 1.3}}
 """By fewer and more threads, each with a core of its own; other steps are shown and not judged."""
 
 Seconds = dict[str, list[float]]

@@ -78,16 +78,7 @@ def _has_names(message: Any, sample: SampleFormat) -> bool:
 
 
 def examples_of(payload: bytes, sample: SampleFormat, *, ids: Collection[str] = ()) -> Iterator[Example]:
-    """Yields the samples of a record as Examples, reserved features in their typed fields.
-
-    Args:
-        payload: The record.
-        sample: What it holds.
-        ids: Features of integers of a ``tf.train.Example`` that are v2 ids.
-
-    Raises:
-        DataLossError: it is no such message, or not one that an Example can be made of.
-    """
+    """Yields the samples of a record, reserved features in typed fields; `ids` are integers that are v2 ids."""
     try:
         message: Any = _MESSAGES[sample].FromString(payload)
         if sample is SampleFormat.EXAMPLE:

@@ -112,22 +112,13 @@ _KIND = b"monolith.kind"
 
 
 def pyarrow() -> Any:
-    """Returns the library.
-
-    Raises:
-        UnimplementedError: it is not installed.
-    """
+    """Returns the library; raises UnimplementedError if it is not installed."""
     pyarrow_module("pyarrow.parquet", what="Parquet files", extra="parquet")
     return pyarrow_module("pyarrow", what="Parquet files", extra="parquet")
 
 
 def table_of(examples: Sequence[Example], schema: Any = None, *, drop: bool = False) -> Any:
-    """Returns the examples as an Arrow table, with the columns of a schema or with those that they have.
-
-    Raises:
-        InvalidArgumentError: a feature that has no column in the schema, or no form in Parquet unless `drop` leaves
-            such out.
-    """
+    """Returns the examples as an Arrow table, with the columns of a schema or with those that they have."""
     pa = pyarrow()
     rows = [_row_of(example, drop=drop) for example in examples]
     kinds = {name: kind for row in rows for name, (kind, _) in row.items()}
@@ -221,15 +212,7 @@ def _arrow_type(kind: str) -> Any:
 
 
 def examples_in(tables: TableFiles, *, ids: Collection[str] = ()) -> Iterator[tuple[str, Example]]:
-    """Yields every row as an Example, with its place.
-
-    Args:
-        tables: Files of columns.
-        ids: Columns of integers that are v2 ids, if the file has no metadata.
-
-    Raises:
-        InvalidArgumentError: a column has a type that an Example cannot hold.
-    """
+    """Yields every row as an Example, with its place; `ids` are columns of v2 ids that no metadata marks."""
     for place, table in tables.tables():
         start, _, first = place.rpartition(" ")
         kinds = {field.name: _kind_of(field, ids, start) for field in table.schema}

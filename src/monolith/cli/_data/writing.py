@@ -33,11 +33,7 @@ _FORMAT_OF_ENDING = {
 
 
 def finish_output(args: argparse.Namespace) -> None:
-    """Chooses the format by the name of the file, if it was not given.
-
-    Raises:
-        InvalidArgumentError: the extension has no known format.
-    """
+    """Chooses the format by the name of the file, if it was not given."""
     if args.to is not None:
         return
     path = PurePosixPath(args.out)
@@ -100,12 +96,7 @@ def open_sink(args: argparse.Namespace) -> Sink:
 
 
 def check_output(args: argparse.Namespace) -> None:
-    """Refuses to overwrite an existing file, unless requested, and paths that cannot be a file.
-
-    Raises:
-        AlreadyExistsError: the file exists.
-        InvalidArgumentError: it is a folder, a device or a pipe, or its folder does not exist.
-    """
+    """Refuses to overwrite an existing file, unless requested, and paths that cannot be a file."""
     if "://" in args.out:
         return
     path = Path(args.out)

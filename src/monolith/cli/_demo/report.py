@@ -42,10 +42,7 @@ def summary_of(progress: RaceProgress) -> dict[str, Any]:
         "complete": progress.is_complete,
         "auc": {name: _number(value) if progress.is_complete else None for name, value in progress.final_auc().items()},
         "rows": windows[-1].rows if windows else 0,
-        "memory_bytes": {
-            "online": max((window.memory_bytes for window in windows), default=0),
-            "hashed": MEMORY_BYTES,
-        },
+        "memory_bytes": {"online": max((window.memory_bytes for window in windows), default=0), "hashed": MEMORY_BYTES},
         "hashed_rows": progress.hashed_rows,
         "expired": sum(window.expired for window in windows),
         "kept_out": progress.kept_out,

@@ -110,12 +110,7 @@ def check_role(name: str) -> None:
 
 
 def start_heartbeat(
-    beat: Callable[[], bool],
-    repair: Callable[[], bool],
-    *,
-    name: str,
-    interval_seconds: float,
-    retry_seconds: float,
+    beat: Callable[[], bool], repair: Callable[[], bool], *, name: str, interval_seconds: float, retry_seconds: float
 ) -> PeriodicThread:
     """Starts a thread that calls ``beat`` at an interval; the first time after one interval.
 

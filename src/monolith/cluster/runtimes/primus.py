@@ -55,8 +55,7 @@ def maybe_finish_application() -> bool | None:
         return None
     try:
         master.call(
-            "succeed",
-            master.messages.SucceedRequest(graceful_shutdown_timeout_ms=master.int64(GRACEFUL_SHUTDOWN_MS)),
+            "succeed", master.messages.SucceedRequest(graceful_shutdown_timeout_ms=master.int64(GRACEFUL_SHUTDOWN_MS))
         )
     except master.rpc_error as err:
         _log.error("primus: cannot finish the application: %s", err)

@@ -11,11 +11,7 @@ from monolith import environment
 NAMESPACE = "monolith"
 """Default namespace of the named actors of our jobs."""
 
-_OF_OURS = {
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DEDUP_LOGS": "0",
-    "RAY_worker_niceness": "0",
-}
+_OF_OURS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0", "RAY_worker_niceness": "0"}
 """Defaults of Ray that are changed unless the user sets them: usage reports, deduplication of log lines, and a niceness
 that schedules every other program before the actors, which here are the job.
 """

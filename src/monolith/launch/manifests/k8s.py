@@ -25,8 +25,17 @@ _INDEX = "$(JOB_COMPLETION_INDEX)"
 """Substituted by Kubernetes, which sets this variable in every pod of an indexed Job."""
 _SIGNALS = (134, 135, 136, 137, 139, 143)
 """Exit codes of containers that a signal ended: by the kernel, out of memory, or a crash."""
-_MEMORY_SHARE = 0.9
+MEMORY_SHARE = 0.9
 """Share of a server's memory above which training pauses, before the server is killed."""
+
+
+def require_name(name: str, *, longest: int) -> None:
+    """Refuses a name that a scheduler could not give to the objects of a job."""
+    if not _NAME.fullmatch(name) or len(name) > longest:
+        raise ValueError(
+            f"--name: must be small letters, digits and -, begin with a letter and have at most {longest} of them, got"
+            f" {name!r}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +61,7 @@ class K8sJob:
     """The secret of the job."""
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name) or len(self.name) > _LONGEST_NAME:
-            raise ValueError(
-                f"--name: must be small letters, digits and -, begin with a letter and have at most {_LONGEST_NAME} of"
-                f" them, got {self.name!r}"
-            )
+        require_name(self.name, longest=_LONGEST_NAME)
         if not self.image:
             raise ValueError("--image: name an image that has monolith and the task, such as registry/ranker:7")
         if not 1 <= self.port <= 65535:
@@ -192,7 +197,7 @@ class K8sJob:
         if self._has_fixed_ports:
             brought["discovery_type"] = ServiceDiscoveryType.PRIMUS
         server_bytes = self.plan.resources_of("ps").memory_bytes
-        brought["monolith_default_machine_info_mem_limit"] = int(server_bytes * _MEMORY_SHARE)
+        brought["monolith_default_machine_info_mem_limit"] = int(server_bytes * MEMORY_SHARE)
         plan = self.plan.with_options(brought)
         # Escape text that looks like a variable of Kubernetes.
         said = [word.replace("$(", "$$(") for word in plan.arguments_of(kind)]

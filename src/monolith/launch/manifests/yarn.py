@@ -8,22 +8,20 @@ such as ``${COMPONENT_ID}``, those of ``Configurations.html`` in the same folder
 from __future__ import annotations
 
 import math
-import re
 import secrets
 import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from monolith.cluster import is_scheduled
+from monolith.launch.manifests.k8s import MEMORY_SHARE, require_name
 
 if TYPE_CHECKING:
     from monolith.launch.plan import LaunchPlan
     from monolith.launch.role import RoleKind
 
-_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _LONGEST_NAME = 63
 _INDEX = "${COMPONENT_ID}"
-_MEMORY_SHARE = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,11 +38,7 @@ class YarnService:
     """The secret of the job; unused if the options name a file."""
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name) or len(self.name) > _LONGEST_NAME:
-            raise ValueError(
-                f"--name: must be small letters, digits and -, begin with a letter and have at most {_LONGEST_NAME} of"
-                f" them, got {self.name!r}"
-            )
+        require_name(self.name, longest=_LONGEST_NAME)
         options = self.plan.options
         if not options.is_set("discovery_type") or is_scheduled(options.discovery_type):
             raise ValueError(
@@ -83,10 +77,7 @@ class YarnService:
             "number_of_containers": len(self.plan.roles_of(kind)),
             "launch_command": self._command(kind),
             "restart_policy": "ON_FAILURE",
-            "resource": {
-                "cpus": math.ceil(resources.cpus),
-                "memory": str(math.ceil(resources.memory_bytes / 2**20)),
-            },
+            "resource": {"cpus": math.ceil(resources.cpus), "memory": str(math.ceil(resources.memory_bytes / 2**20))},
             "configuration": self._configuration(),
         }
         return component if self.image is None else {**component, "artifact": {"id": self.image, "type": "DOCKER"}}
@@ -104,9 +95,6 @@ class YarnService:
     def _command(self, kind: RoleKind) -> str:
         server_bytes = self.plan.resources_of("ps").memory_bytes
         plan = self.plan.with_options(
-            {
-                "token_file": "conf/token",
-                "monolith_default_machine_info_mem_limit": int(server_bytes * _MEMORY_SHARE),
-            }
+            {"token_file": "conf/token", "monolith_default_machine_info_mem_limit": int(server_bytes * MEMORY_SHARE)}
         )
         return f"monolith {shlex.join(plan.arguments_of(kind))} --index {_INDEX}"
