@@ -124,7 +124,7 @@ def test_the_rows_of_another_export_are_refused(victim: Path, tmp_path: Path) ->
 def test_a_flipped_bit_in_the_manifest_of_a_shard_is_refused(tmp_path: Path) -> None:
     entry = export(tmp_path, seed=0, shards=2)
     shard = ShardExports(str(tmp_path), ShardNumber(1, 2))
-    assert sum(store.stats().rows for store in shard.newest().stores.values()) > 0
+    assert sum(store.stats().rows for store in shard.newest()[1].values()) > 0
     (rows_manifest,) = (tmp_path / "rows").rglob("manifest.json")
     for path in (tmp_path / "ps_1" / entry.name / "manifest.json", rows_manifest):
         content = path.read_bytes()

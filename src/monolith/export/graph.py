@@ -32,7 +32,6 @@ from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, MutableMapping, Sequence
-    from types import TracebackType
 
     from torch.export import ExportedProgram
     from torch.fx import Graph
@@ -52,11 +51,7 @@ def refusal(
 ) -> InvalidArgumentError:
     """Returns the error to raise: the innermost line of the user's code, and the beginning of torch's message.
 
-    Args:
-        error: The cause.
-        model_fn: Function of the user.
-        subject: Name of the model and signature, for the message.
-        trace: Stack trace of an operation, as recorded by torch; None: that of the error.
+    `trace` is the stack trace of an operation, as recorded by torch; None: that of the error.
     """
     path, line = _line_in(trace or "") or _line_of(error) or _definition(model_fn)
     source = linecache.getline(path, line).strip()
@@ -72,7 +67,7 @@ def _line_of(error: BaseException) -> tuple[str, int] | None:
     for link in _chain(error):
         own = [
             (frame.f_code.co_filename, line)
-            for frame, line in traceback.walk_tb(_traceback(link))
+            for frame, line in traceback.walk_tb(link.__traceback__)
             if _is_users(frame.f_code.co_filename)
         ]
         if own:
@@ -92,10 +87,6 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(current))
         yield current
         current = current.__cause__ or current.__context__
-
-
-def _traceback(error: BaseException) -> TracebackType | None:
-    return error.__traceback__
 
 
 def _is_users(path: str) -> bool:
@@ -194,13 +185,9 @@ def trace(
     name: str,
     graphs: MutableMapping[str, ModelGraph] | None = None,
 ) -> TracedModel:
-    """Traces a model on a batch.
+    """Traces a model, in evaluation mode on the CPU, on a batch.
 
-    Args:
-        model: The model, in evaluation mode, on the CPU.
-        columns: An example of every column that the model may read.
-        name: Name of the signature.
-        graphs: Signature -> its last graph, which is reused if the model does the same; None: no reuse.
+    `graphs` has the last graph of each signature, which is reused if the model does the same; None: no reuse.
 
     Raises:
         InvalidArgumentError: the model cannot be exported; the message names the line.
@@ -220,9 +207,9 @@ def trace(
     weights = _weights(wrapper)
     log = None if graphs is None else log_calls(wrapper, inputs, weights)
     origin = _Origin(tuple(expected), batch.num_rows, log)
-    graph = _known(graphs, name, origin) or _followed(
-        wrapper, inputs, origin, shapes=_Shapes(recorder, columns), subject=subject
-    )
+    graph = None if graphs is None or log is None else graphs.get(name)
+    if graph is None or graph.origin != origin:
+        graph = _followed(wrapper, inputs, origin, shape_of=_shapes(recorder, columns), subject=subject)
     if graphs is not None:
         graphs[name] = graph
     read = {place.name for place in graph.inputs}
@@ -286,12 +273,6 @@ class _Wrapper(nn.Module):
         return tuple(named_predictions(predictions, subject="export").values())
 
 
-def _known(graphs: Mapping[str, ModelGraph] | None, name: str, origin: _Origin) -> ModelGraph | None:
-    """Returns the last graph of a signature; None if its origin differs or is inconclusive."""
-    graph = None if graphs is None or origin.log is None else graphs.get(name)
-    return None if graph is None or graph.origin != origin else graph
-
-
 def _weights(wrapper: _Wrapper) -> dict[str, Tensor]:
     """Returns parameters and persistent buffers; other buffers are constants of a graph."""
     tensors: dict[str, Tensor] = dict(wrapper.named_parameters(remove_duplicate=False))
@@ -302,24 +283,23 @@ def _weights(wrapper: _Wrapper) -> dict[str, Tensor]:
     return tensors
 
 
-class _Shapes:
-    """Shapes of the inputs of a graph in requests."""
-
-    def __init__(self, recorder: LookupRecorder, columns: Mapping[str, Tensor | Ragged]) -> None:
-        self._features = {feature.name: feature.shape for feature in recorder.features.values()}
-        self._columns = {
-            name: (values.flat_values.dtype, ())
-            if isinstance(values, Ragged)
-            else (values.dtype, tuple(values.shape[1:]))
-            for name, values in columns.items()
-        }
-
-    def of(self, place: GraphInput) -> InputShape:
-        return input_shape(place, {}, self._features, self._columns)
+def _shapes(recorder: LookupRecorder, columns: Mapping[str, Tensor | Ragged]) -> Callable[[GraphInput], InputShape]:
+    """Returns a function with the shapes of the inputs of a graph in requests."""
+    features = {feature.name: feature.shape for feature in recorder.features.values()}
+    numbers = {
+        name: (values.dtype, () if isinstance(values, Ragged) else tuple(values.shape[1:]))
+        for name, values in columns.items()
+    }
+    return lambda place: input_shape(place, {}, features, numbers)
 
 
 def _followed(
-    wrapper: _Wrapper, inputs: dict[str, Tensor], origin: _Origin, *, shapes: _Shapes, subject: str
+    wrapper: _Wrapper,
+    inputs: dict[str, Tensor],
+    origin: _Origin,
+    *,
+    shape_of: Callable[[GraphInput], InputShape],
+    subject: str,
 ) -> ModelGraph:
     """Traces a model with `torch.export`; a graph that a server would reject is rejected here."""
     try:
@@ -337,7 +317,7 @@ def _followed(
     arguments = [
         weights[(_MODEL if place.kind == "weight" else "") + place.name]
         if place.kind in {"weight", "constant"}
-        else shapes.of(place)
+        else shape_of(place)
         for place in places
     ]
     try:

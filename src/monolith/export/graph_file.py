@@ -86,9 +86,7 @@ def call_directly(graph: Graph) -> None:
 def join_rows(graph: Graph, rows: Mapping[str, str]) -> dict[str, JoinedRows]:
     """Joins features that a graph concatenates to one input.
 
-    Args:
-        graph: Graph to modify; inputs that become unused are removed.
-        rows: Name of an input -> its feature.
+    `rows` has the feature of each input; inputs that become unused are removed.
 
     Returns:
         Name of each new input -> its components.
@@ -254,13 +252,7 @@ class LoadedGraph:
 
 
 def graph_to_bytes(program: ExportedProgram, inputs: Sequence[GraphInput], outputs: Sequence[str]) -> bytes:
-    """Encodes a graph as the text of a file.
-
-    Args:
-        program: Program with the graph.
-        inputs: Meaning of its inputs.
-        outputs: Names of its outputs.
-    """
+    """Encodes a graph as the text of a file."""
     serializer = serde.GraphModuleSerializer(program.graph_signature, [])
     module = json.loads(serde._to_json_bytes(serializer.serialize(program.graph_module)))  # noqa: SLF001
     for node in module["graph"]["nodes"]:
@@ -282,11 +274,8 @@ def graph_to_bytes(program: ExportedProgram, inputs: Sequence[GraphInput], outpu
 def graph_from_bytes(text: bytes, *, origin: str, joins_rows: bool = False) -> LoadedGraph:
     """Decodes the output of `graph_to_bytes`; nothing runs before operations and names are checked.
 
-    Args:
-        text: Contents of the file.
-        origin: Name of the source, for messages.
-        joins_rows: Whether features that the graph concatenates become one input, of kind ``joined``, for callers that
-            can produce it directly.
+    With `joins_rows`, features that the graph concatenates become one input, of kind ``joined``, for callers that can
+    produce it directly.
 
     Raises:
         DataLossError: the text is not a valid graph.
@@ -304,7 +293,10 @@ def graph_from_bytes(text: bytes, *, origin: str, joins_rows: bool = False) -> L
         raise DataLossError(f"{origin}: the graph has {len(places)} inputs, {len(inputs)} are named")
     named = dict(zip(places, inputs, strict=True))
     try:
-        joined = _make_quicker(graph, named, joins_rows=joins_rows)
+        drop_idle(graph)
+        rows = {place: entry.name for place, entry in named.items() if entry.kind == "rows"}
+        joined = join_rows(graph, rows) if joins_rows else {}
+        call_directly(graph)
         deserialized.recompile()
     except (TypeError, ValueError, AttributeError, LookupError, RuntimeError) as error:
         raise DataLossError(f"{origin}: an operation has arguments that it does not take: {error!r:.200}") from error
@@ -338,14 +330,6 @@ def _deserialized(document: Mapping[str, Any], origin: str) -> GraphModule:
             f"{origin}: written by torch {document['torch']}, torch {torch.__version__} cannot read it:"
             f" {type(error).__name__}: {str(error)[:300]}; export again, or serve with torch {document['torch']}"
         ) from error
-
-
-def _make_quicker(graph: Graph, named: Mapping[str, GraphInput], *, joins_rows: bool) -> dict[str, JoinedRows]:
-    drop_idle(graph)
-    rows = {place: entry.name for place, entry in named.items() if entry.kind == "rows"}
-    joined = join_rows(graph, rows) if joins_rows else {}
-    call_directly(graph)
-    return joined
 
 
 def _document(text: bytes, origin: str) -> dict[str, Any]:

@@ -77,11 +77,7 @@ def input_shape(
 ) -> InputShape:
     """Returns the shape of an input of a graph in requests.
 
-    Args:
-        place: The input.
-        joined: Components of inputs of kind ``joined``.
-        features: Feature -> shape of its rows, for one example.
-        columns: Column of numbers -> type and shape, for one example.
+    `features` has the shapes of their rows for one example, `columns` types and shapes of numbers for one example.
     """
     try:
         if place.kind == "joined":
@@ -119,10 +115,7 @@ def require_safe_calls(graph: Graph, *, origin: str) -> None:
 def require_bounded_graph(module: GraphModule, inputs: Sequence[InputShape | Tensor], *, origin: str) -> None:
     """Runs a graph on meta tensors, for several numbers of examples.
 
-    Args:
-        module: The graph.
-        inputs: Its inputs, in order: weights and constants as tensors, everything else by shape.
-        origin: Name of the source, for messages.
+    Weights and constants are given as tensors, all other inputs by shape.
 
     Raises:
         DataLossError: its results are too large, their sizes do not grow linearly with the examples, or it writes to

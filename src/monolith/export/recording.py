@@ -50,9 +50,7 @@ class WatchedBatch(Batch):
 class LookupRecorder:
     """The lookups of one call of a model. Not thread-safe.
 
-    Args:
-        embeddings: Embeddings of the model, by module name.
-        stores: Name -> store of the model; two modules may share one.
+    Embeddings are given by module name; two of them may share a store.
     """
 
     def __init__(self, embeddings: Mapping[str, Embeddings], stores: Mapping[str, object]) -> None:
@@ -158,10 +156,7 @@ def log_calls(
 ) -> CallLog | None:
     """Calls a function, and logs its torch operations. The state of the CPU random generator is restored.
 
-    Args:
-        function: The function to log.
-        inputs: Its inputs.
-        weights: Name -> tensor whose values may differ in another call.
+    The values of `weights` may differ in another call.
 
     Returns:
         The log; None if it is not conclusive, because the function reads values of tensors, or raises.

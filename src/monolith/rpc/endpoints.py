@@ -51,11 +51,6 @@ class ConnectionLimit:
     this process. A connection without any call is closed after `silent_seconds`, however many bytes it has sent. The
     number of connections without an accepted call is limited to `most`, and to an eighth of the descriptors that this
     process may open; the oldest are closed first.
-
-    Args:
-        credentials: Credentials that callers must present.
-        most: Maximum number of connections that are not authenticated.
-        silent_seconds: Time limit for the first call.
     """
 
     def __init__(

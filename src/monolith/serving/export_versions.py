@@ -26,27 +26,20 @@ class FoundExport(NamedTuple):
 class ExportVersions:
     """The versions of an export. Thread-safe.
 
-    Args:
-        path: An export, or a folder with versions of one.
-
     Raises:
         NotFoundError: there is no export at the path.
     """
 
     def __init__(self, path: str) -> None:
         folder = find_export(path)
-        self._is_fixed = folder.path == ExportFolder(path).path
+        self.is_fixed = folder.path == ExportFolder(path).path
+        """Whether the path is a single version, so that no other will appear."""
         self._place = dirname(folder.path)
         self._fixed = folder
 
-    @property
-    def is_fixed(self) -> bool:
-        """Whether the path is a single version, so that no other will appear."""
-        return self._is_fixed
-
     def numbers(self) -> list[int]:
         """Returns the numbers of the complete versions, ascending."""
-        return [self._fixed.manifest().version] if self._is_fixed else versions_in(self._place)
+        return [self._fixed.manifest().version] if self.is_fixed else versions_in(self._place)
 
     def newest_number(self) -> int:
         """Returns the number of the newest complete version; -1 if there is none."""
@@ -58,7 +51,7 @@ class ExportVersions:
         if number not in (known := self.numbers()):
             newest = ", ".join(map(str, known[-_SHOWN:])) or "none"
             raise NotFoundError(f"'{self._place}': there is no version {number}; the newest are: {newest}")
-        return self._fixed.path if self._is_fixed else self._folder(number).path
+        return self._fixed.path if self.is_fixed else self._folder(number).path
 
     def newest(self, *, trial: bool = False, is_stopped: Callable[[], bool] = lambda: False) -> FoundExport:
         """Opens the newest version.
@@ -72,7 +65,7 @@ class ExportVersions:
             NotFoundError: there is none, or it has only weights and no earlier version has rows.
             OpError: the export cannot be read.
         """
-        folder = self._fixed if self._is_fixed else self._folder(self.newest_number())
+        folder = self._fixed if self.is_fixed else self._folder(self.newest_number())
         if trial:
             folder = HeldFolder.of(folder)
             try_export(folder, is_stopped=is_stopped)

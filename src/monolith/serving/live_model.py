@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
     from monolith.deltalog import DeltaLog
-    from monolith.serving.loaded_model import LoadedModel, Weights
-    from monolith.serving.promotion.gate import GateVerdict, PromotionGate
+    from monolith.serving.loaded_model import GraphResult, LoadedModel, Weights
+    from monolith.serving.promotion.gate import PromotionGate
     from monolith.tables import ServingRows
 
 _log = logging.getLogger(__name__)
@@ -36,14 +36,7 @@ OWN_WEIGHTS = -1
 
 
 class LiveRows:
-    """Tables and the follower that updates them. Thread-safe.
-
-    Args:
-        stores: Serving tables by name.
-        log: Log to follow; None: none.
-        clock: Measures waits.
-        export: Version of the export from which they were loaded.
-    """
+    """Tables and the follower that updates them. Thread-safe."""
 
     def __init__(self, stores: Mapping[str, ServingRows], log: DeltaLog | None, clock: Clock, *, export: int) -> None:
         self.stores = dict(stores)
@@ -86,11 +79,6 @@ class LiveRows:
         if is_last and self.follower is not None:
             self.follower.close()
 
-    @property
-    def sparse_version(self) -> dict[str, int]:
-        """Part -> number of its last applied increment."""
-        return {} if self.follower is None else sparse_version(self.follower)
-
     def _take(self, weights: Mapping[str, Tensor]) -> None:
         if self.follower is None:
             return
@@ -101,13 +89,7 @@ class LiveRows:
 
 
 class LiveModel:
-    """A model, its rows, and its current weights. Thread-safe.
-
-    Args:
-        model: The loaded model.
-        rows: Its rows.
-        gate: Gate for dense weights of the log; None: they are served as they arrive.
-    """
+    """A model, its rows, and its current weights. Thread-safe."""
 
     def __init__(self, model: LoadedModel, rows: LiveRows, gate: PromotionGate | None = None) -> None:
         self.model = model
@@ -133,11 +115,13 @@ class LiveModel:
     def version(self) -> ModelVersion:
         """Minimum version of an answer that starts now."""
         _, dense = self.current
-        return ModelVersion(self.model.export.manifest.version, dense, self.rows.sparse_version)
+        return ModelVersion(self.model.export.manifest.version, dense, sparse_version(self.rows.follower))
 
 
-def sparse_version(follower: Follower) -> dict[str, int]:
-    """Returns part of rows -> number of its last applied increment."""
+def sparse_version(follower: Follower | None) -> dict[str, int]:
+    """Returns part of rows -> number of its last applied increment; empty without a follower."""
+    if follower is None:
+        return {}
     return {part: number for part, number in follower.version.items() if part != DENSE_PART}
 
 
@@ -149,35 +133,23 @@ def has_base_of_all(log: DeltaLog, stores: Collection[str]) -> bool:
     return False
 
 
-class _Outputs(NamedTuple):
-    outputs: Mapping[str, Tensor]
-
-
 class WithWeights:
     """A model with candidate weights, for the gate."""
 
     def __init__(self, live: LiveModel, weights: Weights) -> None:
         self._model = live.model
         self._weights = weights
+        self.signatures = live.model.signatures
 
-    @property
-    def signatures(self) -> Mapping[str, Any]:
-        """Signatures by name."""
-        return self._model.signatures
-
-    def predict(self, inputs: Any, signature: str) -> _Outputs:
+    def predict(self, inputs: Any, signature: str) -> GraphResult:
         """Predicts with the candidate weights and the current rows."""
-        return _Outputs(self._model.signature(signature).answer(inputs, self._weights).outputs)
+        return self._model.signature(signature).answer(inputs, self._weights)
 
 
 class DenseGate:
     """Gate between the delta log and a model's weights. One thread judges, always the newest weights. Thread-safe.
 
     The rows that weights need are applied before the weights are offered, and only become newer while they wait.
-
-    Args:
-        live: The model; its `current` holds the weights that passed last.
-        gate: The gate.
     """
 
     def __init__(self, live: LiveModel, gate: PromotionGate) -> None:
@@ -211,26 +183,22 @@ class DenseGate:
         if candidate is None:
             return
         weights, number = candidate
-        served, _ = self._live.current
-        verdict = self._gate.judge(
-            WithWeights(self._live, weights), kind="dense", against=WithWeights(self._live, served)
-        )
-        if verdict.refused is None:
-            self._live.current = candidate
-        self._note(number, verdict)
+        served, served_number = self._live.current
+        judged, against = WithWeights(self._live, weights), WithWeights(self._live, served)
+        refused = self._gate.judge(judged, kind="dense", against=against).refused
+        if refused is None:
+            self._live.current, self.problem = candidate, None
+        else:
+            self._note_refusal(number, refused, served_number)
         self.awaits_first = False
 
     def _note_error(self, error: Exception) -> None:
         self.problem = f"the newest dense weights of the delta log could not be judged: {error!r}"
 
-    def _note(self, number: int, verdict: GateVerdict) -> None:
-        if verdict.refused is None:
-            self.problem = None
-            return
-        _, served = self._live.current
+    def _note_refusal(self, number: int, refused: str, served: int) -> None:
         current = "those of the export" if served < 0 else f"those of increment {served}"
         self.problem = (
             f"dense weights of increment {number} of the delta log did not pass the gate, {current} are served:"
-            f" {verdict.refused}"
+            f" {refused}"
         )
         _log.error("predictor: %s", self.problem)

@@ -48,10 +48,6 @@ class LookupKeys(NamedTuple):
 class LoadedModel:
     """An export in memory. Thread-safe; immutable except for the rows of its tables.
 
-    Args:
-        export: The opened export.
-        stores: Its tables, with their rows.
-
     Raises:
         DataLossError, UnimplementedError, FailedPreconditionError: a graph cannot be used here; the message gives the
             reason.

@@ -229,12 +229,6 @@ _MOST_ROWS = 200_000
 class EntryModel:
     """Model whose rows are looked up at shards for each request. Thread-safe.
 
-    Args:
-        version: The entry, and the version of its rows.
-        remote: The shards.
-        dense: Weights of a log, which replace those of the export; None: no log is followed.
-        threads: Number of requests whose graphs run concurrently; each has its own memory for rows.
-
     Raises:
         FailedPreconditionError: the export is for another number of shards.
     """

@@ -39,10 +39,7 @@ VALUES, SPLITS = "/values", "/row_splits"
 class TypedColumns(dict[str, Column]):
     """Columns of the types of a signature, or encoded samples under their conventional name.
 
-    Args:
-        columns: The columns by name.
-        signature: Their signature; None: they are typed by a layout.
-        num_examples: Number of examples; a column has as many rows, or one.
+    A column has as many rows as there are examples, or one. Without a signature they are typed by a layout.
     """
 
     __slots__ = ("num_examples", "signature")
@@ -280,7 +277,7 @@ def _typed_column(column: str, inputs: Mapping[str, Any], signature: Signature, 
     spec, values = signature.inputs[column], inputs[column]
     if spec.texts is not None and isinstance(values, list | tuple):
         values = _ids_of_texts(column, values, spec.texts)
-    return _ids(column, values) if spec.kind == "ids" else _numbers(column, values, spec)
+    return checked_ids(column, values) if spec.kind == "ids" else _numbers(column, values, spec)
 
 
 def checked_numbers(columns: Mapping[str, Any], signature: Signature) -> dict[str, Column]:
@@ -323,7 +320,8 @@ def _ids_of_texts(column: str, values: list[Any] | tuple[Any, ...], texts: TextC
     return texts.ids(flat, splits)
 
 
-def _ids(column: str, values: Any) -> Tensor | Ragged:
+def checked_ids(column: str, values: Any) -> Tensor | Ragged:
+    """Returns a column of ids as int64 [B], int64 [B, k] or rows of differing length."""
     if isinstance(values, list | tuple):
         values = _list_of(column, values, nested="ids must be integers")
         values = values if isinstance(values, Ragged) or values.size else torch.zeros(0, dtype=torch.int64)
@@ -378,9 +376,10 @@ def _ragged_numbers(column: str, values: Any, dtype: torch.dtype) -> Ragged:
 def _list_of(column: str, values: Any, *, nested: str | None = None) -> Any:
     """Returns the array of a list; the rows of a list of lists if `nested`, the error text for them, is given."""
     try:
-        if nested is not None and any(isinstance(value, list | tuple) for value in values):
-            return Ragged.from_lists(values)
-        return np.array(values)
+        has_lists = nested is not None and any(isinstance(value, list | tuple) for value in values)
+        if nested is not None and bool in set(map(type, chain.from_iterable(values) if has_lists else values)):
+            raise TypeError("got true or false")
+        return Ragged.from_lists(values) if has_lists else np.array(values)
     except (TypeError, ValueError, OverflowError) as error:
         expected = nested or "numbers in lists of one length expected"
         raise InvalidArgumentError(f"input {column!r}: {expected}: {str(error)[:120]}") from error

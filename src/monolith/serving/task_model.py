@@ -237,11 +237,6 @@ class _QueuedBatch(NamedTuple):
 class TaskSession:
     """One checkpoint of a task. Thread-safe; the session's own thread processes batches one at a time.
 
-    Args:
-        task: Class or parameters of the task.
-        model_dir: Directory of its checkpoints.
-        checkpoint: The checkpoint to restore.
-
     Raises:
         OpError: the checkpoint cannot be restored.
         InvalidArgumentError: the type of the predictions is not supported.

@@ -29,44 +29,26 @@ if TYPE_CHECKING:
 Strings: TypeAlias = "npt.NDArray[np.object_]"
 """Array of bytes objects."""
 
-DTYPES: Final[dict[messages.DataType, torch.dtype]] = {
-    messages.DT_FLOAT: torch.float32,
-    messages.DT_DOUBLE: torch.float64,
-    messages.DT_INT32: torch.int32,
-    messages.DT_UINT8: torch.uint8,
-    messages.DT_INT16: torch.int16,
-    messages.DT_INT8: torch.int8,
-    messages.DT_COMPLEX64: torch.complex64,
-    messages.DT_INT64: torch.int64,
-    messages.DT_BOOL: torch.bool,
-    messages.DT_BFLOAT16: torch.bfloat16,
-    messages.DT_UINT16: torch.uint16,
-    messages.DT_COMPLEX128: torch.complex128,
-    messages.DT_HALF: torch.float16,
-    messages.DT_UINT32: torch.uint32,
-    messages.DT_UINT64: torch.uint64,
+_LISTS: Final[dict[messages.DataType, tuple[torch.dtype, str, str]]] = {
+    messages.DT_FLOAT: (torch.float32, "float_val", "<f4"),
+    messages.DT_DOUBLE: (torch.float64, "double_val", "<f8"),
+    messages.DT_INT32: (torch.int32, "int_val", "<i4"),
+    messages.DT_UINT8: (torch.uint8, "int_val", "<u1"),
+    messages.DT_INT16: (torch.int16, "int_val", "<i2"),
+    messages.DT_INT8: (torch.int8, "int_val", "<i1"),
+    messages.DT_COMPLEX64: (torch.complex64, "scomplex_val", "<f4"),
+    messages.DT_INT64: (torch.int64, "int64_val", "<i8"),
+    messages.DT_BOOL: (torch.bool, "bool_val", "|b1"),
+    messages.DT_BFLOAT16: (torch.bfloat16, "half_val", "<u2"),
+    messages.DT_UINT16: (torch.uint16, "int_val", "<u2"),
+    messages.DT_COMPLEX128: (torch.complex128, "dcomplex_val", "<f8"),
+    messages.DT_HALF: (torch.float16, "half_val", "<u2"),
+    messages.DT_UINT32: (torch.uint32, "uint32_val", "<u4"),
+    messages.DT_UINT64: (torch.uint64, "uint64_val", "<u8"),
 }
-"""Number on the wire -> dtype; DT_STRING has none."""
+"""Number on the wire -> dtype, the list field for the values, and the type of its items; DT_STRING has none."""
+DTYPES: Final = {number: dtype for number, (dtype, _, _) in _LISTS.items()}
 _NUMBERS = {dtype: number for number, dtype in DTYPES.items()}
-
-_LISTS: Final[dict[messages.DataType, tuple[str, str]]] = {
-    messages.DT_FLOAT: ("float_val", "<f4"),
-    messages.DT_DOUBLE: ("double_val", "<f8"),
-    messages.DT_INT32: ("int_val", "<i4"),
-    messages.DT_UINT8: ("int_val", "<u1"),
-    messages.DT_INT16: ("int_val", "<i2"),
-    messages.DT_INT8: ("int_val", "<i1"),
-    messages.DT_COMPLEX64: ("scomplex_val", "<f4"),
-    messages.DT_INT64: ("int64_val", "<i8"),
-    messages.DT_BOOL: ("bool_val", "|b1"),
-    messages.DT_BFLOAT16: ("half_val", "<u2"),
-    messages.DT_UINT16: ("int_val", "<u2"),
-    messages.DT_COMPLEX128: ("dcomplex_val", "<f8"),
-    messages.DT_HALF: ("half_val", "<u2"),
-    messages.DT_UINT32: ("uint32_val", "<u4"),
-    messages.DT_UINT64: ("uint64_val", "<u8"),
-}
-"""Number on the wire -> the list field for the values, and the type of its items."""
 
 _MOST_DIMS = 16
 _EXPANDED_BYTES = 64 << 20
@@ -88,12 +70,7 @@ def message_of(value: torch.Tensor | npt.NDArray[Any] | Sequence[bytes]) -> mess
 
 
 def value_of(message: messages.TensorProto, *, name: str = "tensor") -> torch.Tensor | Strings:
-    """Decodes the values of a message; the result owns its memory.
-
-    Args:
-        message: An untrusted message.
-        name: Name of the input, for messages.
-    """
+    """Decodes the values of a message; the result owns its memory."""
     shape = shape_of(message.tensor_shape, name=name)
     if message.dtype == messages.DT_STRING:
         return _strings_in(message, shape, name)
@@ -197,7 +174,7 @@ def _content(message: messages.TensorProto, shape: tuple[int, ...], name: str) -
 
 def _list_items(message: messages.TensorProto, shape: tuple[int, ...], name: str) -> npt.NDArray[Any]:
     """Returns all items of the list; missing ones repeat the last item, or are zero if the list is empty."""
-    field, kind = _LISTS[message.dtype]
+    _, field, kind = _LISTS[message.dtype]
     numbers = np.array(getattr(message, field), "<i4" if field in ("int_val", "half_val") else kind)
     items = numbers.astype(kind)
     if field == "int_val" and (items != numbers).any():

@@ -60,10 +60,6 @@ def packed_signatures(signatures: messages.SignatureDefMap) -> AnyMessage:
 def add_health(server: Any, why_not_ready: Callable[[], str | None]) -> Any:
     """Adds the service to a grpcio server; callers need no token.
 
-    Args:
-        server: The server, not started yet.
-        why_not_ready: Returns why the server is not ready; None: it is ready.
-
     Returns:
         The servicer; its `enter_graceful_shutdown` reports NOT_SERVING from then on.
     """

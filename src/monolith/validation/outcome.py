@@ -49,11 +49,7 @@ class WindowedScores:
 
     Only predictions of open windows are kept, so that memory does not grow with the stream.
 
-    Args:
-        begin: Unix seconds at which the first window begins.
-        seconds: Length of a window.
-        disorder_seconds: How much older than the newest time an example may be; later ones count in the oldest open
-            window.
+    An example may be `disorder_seconds` older than the newest time; later ones count in the oldest open window.
     """
 
     def __init__(self, *, begin: int, seconds: int, disorder_seconds: float) -> None:

@@ -108,11 +108,6 @@ class ServingCopy:
 
     It reads the changes as a follower in another process gets them from a log: rows that were touched, compressed, and
     tombstones of those that were removed.
-
-    Args:
-        name: Name of its readers at the stores.
-        make_task: Creates the task of the copy.
-        trained: The model to follow.
     """
 
     def __init__(self, name: str, make_task: Callable[[], Task], trained: TrainState) -> None:

@@ -16,8 +16,6 @@ from monolith.errors import InvalidArgumentError
 from monolith.export import POOLINGS, FeatureSpec, PoolingName
 from monolith.ids import SIGNATURE_BITS_V2
 from monolith.serving.layout._columns import (
-    contiguous,
-    core_column,
     given_number,
     id_column,
     num_examples_of,
@@ -27,6 +25,7 @@ from monolith.serving.layout._columns import (
 from monolith.serving.layout._device_pooling import DevicePooling
 from monolith.serving.layout._outputs import cut_apart, num_places, outputs_of_configs, outputs_of_features, runs_of
 from monolith.serving.request import TypedColumns, for_all
+from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from monolith.serving.layout._device_pooling import FeatureKeys
     from monolith.serving.request import Column
     from monolith.tables import ServingRows
-    from monolith.tensors import Ragged
 
 
 class LaidOut(NamedTuple):
@@ -200,11 +198,11 @@ class Layout:
     def _ids(self, columns: Mapping[str, object]) -> dict[str, Tensor | Ragged]:
         """Returns the columns of ids; those of a `TypedColumns` have been checked."""
         if isinstance(columns, TypedColumns):
-            return {name: contiguous(columns[name]) for name in self._columns}
-        return {name: contiguous(id_column(columns, name)) for name in self._columns}
+            return {name: _contiguous(columns[name]) for name in self._columns}
+        return {name: _contiguous(id_column(columns, name)) for name in self._columns}
 
     def _for_core(self, ids: Mapping[str, Tensor | Ragged]) -> list[tuple[int, int, int, int, int]]:
-        return [core_column(ids[source]) for source in self._sources]
+        return [_core_column(ids[source]) for source in self._sources]
 
     def _records(self, data: bytes | Sequence[bytes], form: SampleForm) -> tuple[bytes, ...]:
         if form not in _FORMS:
@@ -236,6 +234,30 @@ class Layout:
             if spec.name in self._columns:
                 return f"{spec.name!r} holds ids and numbers"
         return ""
+
+
+def _contiguous(ids: Column) -> Tensor | Ragged:
+    """Returns a column of ids in memory that the core can read."""
+    values = ids.flat_values if isinstance(ids, Ragged) else ids
+    if isinstance(ids, list) or not isinstance(values, Tensor) or values.dtype is not torch.int64 or not values.is_cpu:
+        raise TypeError(f"ids must be int64 on the CPU, got {ids!r}")
+    if isinstance(ids, Tensor):
+        return ids.contiguous()
+    if values.is_contiguous() and ids.row_splits.is_contiguous():
+        return ids
+    return Ragged(values.contiguous(), ids.row_splits.contiguous(), validate=False)
+
+
+def _core_column(ids: Tensor | Ragged) -> tuple[int, int, int, int, int]:
+    """Returns the address and the number of ids, ids of each row or -1, address of the splits, and number of rows.
+
+    REQUIRES: the column is `_contiguous`, and the caller holds it.
+    """
+    if isinstance(ids, Ragged):
+        values = ids.flat_values
+        return values.data_ptr(), values.shape[0], -1, ids.row_splits.data_ptr(), ids.num_rows
+    rows, count = ids.shape[0], ids.numel()
+    return ids.data_ptr(), count, count // rows if rows else 0, 0, rows
 
 
 def _refuse_clash(outputs: Sequence[str], numbers: Sequence[str]) -> None:

@@ -77,8 +77,7 @@ class ModelState:
 class PromotionFile:
     """Storage of the decisions about all models of a server. Thread-safe.
 
-    Args:
-        path: A local file, created if missing; None: decisions are not persisted.
+    Without a path, decisions are not persisted.
 
     Raises:
         DataLossError: the file is damaged or of another format.

@@ -38,15 +38,8 @@ class VersionManager:
     Without a decision the newest version is served once it is ready and has passed the gate. A version with the label
     ``stable`` is served instead while it has the label.
 
-    Args:
-        name: Name of the model.
-        source: Source of the versions.
-        registry: Registry that serves them.
-        file: File of the decisions.
-        gate: Gate for versions; None: no gate.
-        keep: Number of versions to keep loaded: the active one, and the newest others. Versions with a label, canary or
-            shadow stay in addition.
-        clock: Measures waits.
+    `keep` versions stay loaded, the active one and the newest others; versions with a label, canary or shadow stay in
+    addition.
 
     Raises:
         OpError: no version can be served; the message gives the reason.
@@ -145,9 +138,6 @@ class VersionManager:
 
     def commit(self, **changes: Any) -> None:
         """Changes the decisions, within a command; at its end versions without a pointer are freed.
-
-        Args:
-            changes: Fields of `ModelState`.
 
         Raises:
             OpError: the change is not possible; nothing has changed.

@@ -46,8 +46,8 @@ class VersionSource(Protocol):
         """
 
 
-class ExportVersionSource:
-    """Exports below a path, or a single export.
+class ExportVersionSource(ExportVersions):
+    """Exports below a path, or a single export, served by predictors.
 
     Args:
         path: An export, or a folder with versions of one.
@@ -56,32 +56,23 @@ class ExportVersionSource:
     """
 
     def __init__(self, path: str, *, follow: str | None = None, gate: PromotionGate | None = None) -> None:
-        self._versions = ExportVersions(path)
+        super().__init__(path)
         self._follow = follow
         self._gate = gate
 
     @property
     def name(self) -> str:
         """Name of the newest export."""
-        return self._versions.newest().export.manifest.name
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether the path is a single version."""
-        return self._versions.is_fixed
+        return self.newest().export.manifest.name
 
     @property
     def follows(self) -> bool:
         """Whether a log was given."""
         return self._follow is not None
 
-    def numbers(self) -> list[int]:
-        """Returns the numbers of the complete versions, ascending."""
-        return self._versions.numbers()
-
     def open(self, number: int, *, frozen: bool, beside: Sequence[Any]) -> Predictor:
         """Opens a predictor fixed to this version."""
-        path = self._versions.path_of(number)
+        path = self.path_of(number)
         others = [other for other in beside if isinstance(other, Predictor)]
         follow = None if frozen else self._follow
         predictor = Predictor(path, follow=follow, gate=self._gate, beside=others, trial=True)

@@ -203,13 +203,7 @@ class BaseRows(NamedTuple):
 
 
 class LogRows:
-    """Reader of a log for pushing. Not thread-safe.
-
-    Args:
-        log: The log.
-        buckets: Buckets to read.
-        tables: Store -> configs of its serving tables; None: from the schema of the log.
-    """
+    """Reader of a log for pushing. Not thread-safe."""
 
     def __init__(
         self, log: DeltaLog, *, buckets: range, tables: Mapping[str, Mapping[str, TableConfig]] | None = None

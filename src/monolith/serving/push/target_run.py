@@ -53,16 +53,7 @@ class Sending(NamedTuple):
 
 
 class TargetRun:
-    """One run of pushes to one receiver; for a single use.
-
-    Args:
-        target: Its address.
-        rows: Rows of the log.
-        sending: Settings for requests.
-        positions: Positions of all receivers.
-        deadline: End of the run, in monotonic time of the clock.
-        clock: Measures the time.
-    """
+    """One run of pushes to one receiver; for a single use."""
 
     def __init__(
         self, target: str, rows: LogRows, sending: Sending, *, positions: PushPositions, deadline: float, clock: Clock
@@ -196,9 +187,7 @@ class TargetPosition:
 class PushPositions:
     """The positions of all receivers of one log. Not thread-safe.
 
-    Args:
-        path: A local file; None: positions are not persisted.
-        log: Path or URL of the log; positions of another log are ignored.
+    Without a path, positions are not persisted; those of another log are ignored.
     """
 
     def __init__(self, path: str | None, *, log: str) -> None:

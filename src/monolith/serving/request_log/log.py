@@ -183,8 +183,7 @@ T = TypeVar("T")
 class BoundedBuffer(Generic[T]):
     """Queue with one consumer. Any thread may `offer`; it never blocks except for the lock.
 
-    Args:
-        most_bytes: Maximum size of queued items and those taken last, together.
+    `most_bytes` limits queued items and those taken last, together.
     """
 
     def __init__(self, most_bytes: int) -> None:

@@ -70,11 +70,7 @@ _ITEM_MASK = (1 << 64) - 1
 def records_of(request: AnsweredRequest, *, time_ms: int, item_column: str | None = None) -> list[bytes]:
     """Returns the records of a request, in the order of its examples.
 
-    Args:
-        request: The answered request.
-        time_ms: Time of the request, Unix milliseconds.
-        item_column: Column with the item of an example; if None or not in the request, the index of the example is
-            used.
+    `item_column` has the item of an example; if it is None or not in the request, the index of the example is used.
 
     Raises:
         DataLossError: the encoded samples are invalid.
@@ -149,12 +145,7 @@ SERVED = "__SERVED__"
 
 
 def requested_examples(form: str, samples: Sequence[bytes]) -> list[Example]:
-    """Returns the requested examples, without labels and without features of an earlier answer.
-
-    Args:
-        form: ``examples``, ``instances`` or ``example_batch``.
-        samples: The bytes of such messages.
-    """
+    """Returns the requested examples, without labels and without features of an earlier answer."""
     try:
         if form == "example_batch":
             batches = [ExampleBatch.FromString(data) for data in samples]

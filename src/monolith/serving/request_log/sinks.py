@@ -49,13 +49,6 @@ _LONGEST_HOST = 64
 class RolledFiles:
     """Sink that appends records to a file, and rotates it by size and age. Not thread-safe.
 
-    Args:
-        folder: Folder of the files, created if missing.
-        report: Called with the outcome of records.
-        roll_bytes: Size at which a new file is started.
-        roll_seconds: Age at which a new file is started.
-        clock: Clock of this machine; None: the system clock.
-
     Raises:
         OpError: files cannot be created there; the message gives the reason.
     """
@@ -165,11 +158,8 @@ _PATIENCE_SECONDS = 60
 class Topic:
     """Sink that sends records; librdkafka buffers those that brokers have not acknowledged. Not thread-safe.
 
-    Args:
-        place: Topic and brokers.
-        report: Called with the outcome of records, within `append`, `flush` and `close`.
-        most_bytes: Maximum size of records that wait for the brokers; further ones are lost.
-        settings: Further settings of librdkafka.
+    Outcomes are reported within `append`, `flush` and `close`. Records beyond `most_bytes` that wait for the brokers
+    are lost.
 
     Raises:
         UnimplementedError: the client library is not installed.

@@ -259,10 +259,6 @@ _KEEP_ALIVE_MS = 20_000
 class GrpcFront:
     """gRPC front end of a server. The health service needs no token, as over HTTP.
 
-    Args:
-        core: Passes requests to models.
-        options: Configuration of the server.
-
     Raises:
         UnavailableError: the port is taken.
     """

@@ -207,11 +207,7 @@ class _RecordedCall(NamedTuple):
 
 
 class TrafficWatch:
-    """Monitor of the calls of all models. Any thread may call `note`; one thread calls `show`.
-
-    Args:
-        clock: Measures the windows.
-    """
+    """Monitor of the calls of all models. Any thread may call `note`; one thread calls `show`."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()

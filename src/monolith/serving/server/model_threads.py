@@ -49,13 +49,7 @@ class Job:
 
 
 class ModelThreads:
-    """Pool of threads that call models, one call per thread at a time. Any thread may `submit`.
-
-    Args:
-        rules: Rules of the queue.
-        metrics: Metrics of the server.
-        clock: Clock of this machine; None: the system clock.
-    """
+    """Pool of threads that call models, one call per thread at a time. Any thread may `submit`."""
 
     def __init__(self, rules: RequestQueueConfig, *, metrics: ServingMetrics, clock: Clock | None = None) -> None:
         self._queue = RequestQueue(rules)

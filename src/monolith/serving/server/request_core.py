@@ -123,13 +123,8 @@ class RequestDispatcher:
     ) -> None:
         """Submits a request to a model. If this returns, another thread calls `done` once with the answer or the error.
 
-        Args:
-            target: The model.
-            signature: Name of the signature.
-            decode: Decodes the columns of the request for a signature.
-            deadline: Deadline on the monotonic clock.
-            done: Callback; must not block.
-            request_id: Id of the request in the log; None: it is not logged.
+        `decode` decodes the columns of the request for its signature; `done` must not block. Without a `request_id`,
+        the request is not logged.
 
         Raises:
             NotFoundError: the model, version, label or signature does not exist.

@@ -195,11 +195,7 @@ class RequestQueue:
     def done(self, call: int, batch: list[Ticket], now: float, *, counts: bool = True) -> None:
         """Records the end of a call.
 
-        Args:
-            call: Its number.
-            batch: Requests of the call.
-            now: Current time.
-            counts: Whether its duration is used for the cost estimate; False for a failure.
+        With `counts`, its duration is used for the cost estimate; not for a failure.
         """
         begin, _ = self._running.pop(call)
         if counts:

@@ -67,12 +67,7 @@ class _Work(NamedTuple):
 
 
 class ShadowScorer:
-    """Background thread that calls shadows; answers never wait for it. Thread-safe.
-
-    Args:
-        registry: Registry with the shadows.
-        metrics: Metrics of the server.
-    """
+    """Background thread that calls shadows; answers never wait for it. Thread-safe."""
 
     def __init__(self, registry: ModelRegistry, metrics: ServingMetrics) -> None:
         self._registry = registry

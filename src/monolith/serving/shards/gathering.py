@@ -44,13 +44,8 @@ class ShardQuestion(NamedTuple):
 class ShardFanOut(Generic[T]):
     """Concurrent requests to several shards. Not thread-safe; for a single use.
 
-    Args:
-        channels: Connections to the replicas.
-        questions: One request for each shard.
-        seconds: Timeout for the answers.
-        read: Parses the answer to a request; an `OpError` that it raises counts as an error of the replica.
-        on_failed: Called with the address of each replica that failed, or was so slow that the request was hedged.
-        clock: Measures the time.
+    `read` parses the answer to a request; an `OpError` that it raises counts as an error of the replica. `on_failed` is
+    called with the address of each replica that failed, or was so slow that the request was hedged.
     """
 
     def __init__(

@@ -83,12 +83,7 @@ class DenseSets:
                 del self._sets[1 if self._sets[0] is self._chosen else 0]
 
     def choose(self, reported: Mapping[int, Mapping[str, int]], ranges: Sequence[range]) -> DenseSet | None:
-        """Returns the newest set whose rows the shards have; None if there is none.
-
-        Args:
-            reported: Shard -> part of the log -> number of its last applied increment.
-            ranges: The buckets of each shard.
-        """
+        """Returns the newest set whose rows the shards have; None if there is none."""
         with self._lock:
             for dense in reversed(self._sets):
                 if has_rows(dense.needs, reported, ranges):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from monolith.closing import Closing
 from monolith.deltalog import DeltaLog
@@ -63,8 +63,7 @@ class ServedShard(ShownModel, Closing):
     @property
     def version(self) -> ModelVersion:
         """Minimum version of the next answer."""
-        sparse = {} if self.follower is None else sparse_version(self.follower)
-        return ModelVersion(self._rows.newest.version, OWN_WEIGHTS, sparse)
+        return ModelVersion(self._rows.newest.version, OWN_WEIGHTS, sparse_version(self.follower))
 
     @property
     def why_not_ready(self) -> str | None:
@@ -144,7 +143,13 @@ def serve_shard(
     own = ShardTables(stores, buckets=number.buckets, takes_rows=log is None)
     rows = HeldRows(own, version=version, is_live=log is not None or version == 0)
     with ExitStack() as undoing:
-        follower = None if log is None else _following(stores, log, number, catch_up=catch_up, undoing=undoing)
+        follower = None
+        if log is not None:
+            follower = Follower(stores, log, buckets=number.buckets)
+            undoing.callback(follower.close)
+            if catch_up:
+                follower.catch_up()
+            follower.start()
         watch = None
         if log is None and exports is not None:
             watch = watch_exports(exports, rows)
@@ -153,28 +158,15 @@ def serve_shard(
             rows,
             model=model,
             index=number.index,
-            sparse=None if follower is None else lambda: sparse_version(follower),
-            why_not_ready=lambda: lag_reason(follower) or _why_stale(follower, max_staleness_seconds),
+            sparse=lambda: sparse_version(follower),
+            why_not_ready=lambda: (
+                lag_reason(follower) or why_stale(follower.staleness if follower else None, max_staleness_seconds)
+            ),
             **server_options,
         )
         server.start()
         undoing.pop_all()
     return ServedShard(server, rows, follower, watch)
-
-
-def _why_stale(follower: Follower | None, at_most_seconds: float | None) -> str | None:
-    return None if follower is None else why_stale(follower.staleness, at_most_seconds)
-
-
-def _following(
-    stores: Mapping[str, ServingRows], log: DeltaLog, number: ShardNumber, *, catch_up: bool, undoing: ExitStack
-) -> Follower:
-    follower = Follower(stores, log, buckets=number.buckets)
-    undoing.callback(follower.close)
-    if catch_up:
-        follower.catch_up()
-    follower.start()
-    return follower
 
 
 def _new_stores(
@@ -190,13 +182,6 @@ def _new_stores(
             for store, schema in schemas_of(log).items()
         }
     return {name: LocalStore(configs) for name, configs in (tables or {}).items()}
-
-
-class VersionStores(NamedTuple):
-    """The tables of one version."""
-
-    version: int
-    stores: Mapping[str, ServingRows]
 
 
 class ShardExports:
@@ -219,8 +204,8 @@ class ShardExports:
         """
         return list(open_export(self._place).manifest.stores)
 
-    def newest(self, *, with_rows: bool = True) -> VersionStores:
-        """Loads the tables of the newest version.
+    def newest(self, *, with_rows: bool = True) -> tuple[int, dict[str, ServingRows]]:
+        """Loads the tables of the newest version; returns its number and its stores.
 
         Raises:
             NotFoundError: there is no version.
@@ -236,7 +221,7 @@ class ShardExports:
         stores = opened.new_stores()
         if with_rows:
             opened.load_rows(stores)
-        return VersionStores(opened.manifest.version, stores)
+        return opened.manifest.version, stores
 
 
 def watch_exports(exports: ShardExports, rows: HeldRows) -> VersionWatch[int]:

@@ -166,9 +166,7 @@ def _reached_at(address: str) -> str:
 class HealthApplication:
     """Answers ``/healthz`` and ``/readyz`` like a model server.
 
-    Args:
-        why_not_ready: Returns why the server is not ready; None: it is ready.
-        elsewhere: Error message for other paths.
+    `elsewhere` is the error message for other paths.
     """
 
     def __init__(self, why_not_ready: Callable[[], str | None], *, elsewhere: str) -> None:

@@ -224,10 +224,7 @@ class VersionRows(NamedTuple):
 class HeldRows:
     """The rows of a shard, by version. Thread-safe.
 
-    Args:
-        tables: Tables of the first version.
-        version: Version of their export.
-        is_live: Whether the rows come from a log or from pushes instead of an export; they serve every version.
+    Live rows come from a log or from pushes instead of an export; they serve every version.
     """
 
     def __init__(self, tables: ShardTables, *, version: int = 0, is_live: bool = False) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from monolith.checkpoint import get_checkpoint_state
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
@@ -23,14 +23,7 @@ if TYPE_CHECKING:
     from monolith.train import Task
 
 
-class ReplayModel(Protocol):
-    """A model for replaying requests. Not thread-safe."""
-
-    def predict(self, batch: Batch, signature: str) -> Mapping[str, Tensor]:
-        """Predicts a batch; returns the outputs by name."""
-
-    def close(self) -> None:
-        """Frees the model."""
+_Predict: TypeAlias = "Callable[[Batch, str], Mapping[str, Tensor]]"
 
 
 class ReplayModels:
@@ -57,7 +50,8 @@ class ReplayModels:
         self._checkpoints = {} if model_dir is None else _checkpoints_in(model_dir)
         """Step -> base name of its checkpoint."""
         self._manifests: dict[int, ExportManifest] = {}
-        self._current: tuple[int, ReplayModel] | None = None
+        self._current: tuple[int, _Predict, Callable[[], None]] | None = None
+        """Version in memory, its function, and what frees it."""
 
     def why_not(self, version: int, signature: str) -> str | None:
         """Returns why a version cannot be replayed; None if it can."""
@@ -79,17 +73,17 @@ class ReplayModels:
         """Returns the step of the run at which a version was exported."""
         return self._manifest(version).step
 
-    def model(self, version: int) -> ReplayModel:
-        """Loads the model of a version."""
+    def predict(self, version: int, batch: Batch, signature: str) -> Mapping[str, Tensor]:
+        """Returns the outputs of a version for a batch, by name."""
         if self._current is None or self._current[0] != version:
             self.close()
-            self._current = (version, self._load(version))
-        return self._current[1]
+            self._current = version, *self._load(version)
+        return self._current[1](batch, signature)
 
     def close(self) -> None:
         """Frees the model in memory."""
         if self._current is not None:
-            self._current[1].close()
+            self._current[2]()
             self._current = None
 
     def _manifest(self, version: int) -> ExportManifest:
@@ -97,47 +91,26 @@ class ReplayModels:
             self._manifests[version] = OpenedExport(ExportFolder(self._places[version])).manifest
         return self._manifests[version]
 
-    def _load(self, version: int) -> ReplayModel:
+    def _load(self, version: int) -> tuple[_Predict, Callable[[], None]]:
         if self._task is None or self._model_dir is None:
-            return _ExportModel(self._places[version])
+            predictor = Predictor(self._places[version])
+            return lambda batch, signature: predictor.predict(batch, signature).outputs, predictor.close
         step = self._manifest(version).step
-        name = self._checkpoints[step]
-        config = TrainerConfig(
-            model_dir=self._model_dir,
-            restoring=RestoringConfig(checkpoint=None if step == max(self._checkpoints) else name),
+        checkpoint = None if step == max(self._checkpoints) else self._checkpoints[step]
+        config = TrainerConfig(model_dir=self._model_dir, restoring=RestoringConfig(checkpoint=checkpoint))
+        trainer = Trainer(self._task(), config)
+        return lambda batch, _: _predicted(trainer, batch, step), trainer.release_state  # a task has one `model_fn`
+
+
+def _predicted(trainer: Trainer, batch: Batch, step: int) -> Mapping[str, Tensor]:
+    """Predicts with the checkpoint of a step."""
+    predicted: Any = trainer.predict(batch)
+    restored = None if trainer.state is None else trainer.state.global_step
+    if restored != step:  # an active run removes checkpoints
+        raise FailedPreconditionError(
+            f"the checkpoint of step {step} was deleted, the remaining one is of step {restored}; try again"
         )
-        return _TaskModel(Trainer(self._task(), config), step)
-
-
-class _ExportModel:
-    def __init__(self, path: str) -> None:
-        self._predictor = Predictor(path)
-
-    def predict(self, batch: Batch, signature: str) -> Mapping[str, Tensor]:
-        return self._predictor.predict(batch, signature).outputs
-
-    def close(self) -> None:
-        self._predictor.close()
-
-
-class _TaskModel:
-    """A task restored from a checkpoint that predicts with `Trainer.predict`."""
-
-    def __init__(self, trainer: Trainer, step: int) -> None:
-        self._trainer = trainer
-        self._step = step
-
-    def predict(self, batch: Batch, signature: str) -> Mapping[str, Tensor]:  # noqa: ARG002 - a task has one `model_fn`
-        predicted: Any = self._trainer.predict(batch)
-        restored = None if self._trainer.state is None else self._trainer.state.global_step
-        if restored != self._step:  # an active run removes checkpoints
-            raise FailedPreconditionError(
-                f"the checkpoint of step {self._step} was deleted, the remaining one is of step {restored}; try again"
-            )
-        return predicted if isinstance(predicted, Mapping) else {"predictions": predicted}
-
-    def close(self) -> None:
-        self._trainer.release_state()
+    return predicted if isinstance(predicted, Mapping) else {"predictions": predicted}
 
 
 def _checkpoints_in(model_dir: str) -> dict[int, str]:

@@ -70,7 +70,7 @@ def measure_skew(
             if name not in parsers:
                 parsers[name] = RequestParser(models.signature(*name))
             batch = parsers[name].batch([example.sample for example in request.examples])
-            answer = models.model(version).predict(batch, request.signature)
+            answer = models.predict(version, batch, request.signature)
             counted = report.versions.setdefault(version, VersionSkew(version=version, step=models.step(version)))
             counted.requests += 1
             _compare(request, batch, answer, report, keep=keep)

@@ -25,10 +25,6 @@ _LOOK_SECONDS = 0.02
 class HttpFront:
     """HTTP front end of a server, until it is closed.
 
-    Args:
-        application: Application that answers the requests.
-        options: Configuration of the server.
-
     Raises:
         UnavailableError: the port is taken.
     """

@@ -90,13 +90,7 @@ _HEAD = b"%bcontent-type: application/json\r\ncontent-length: %d\r\n"
 
 
 def encode_response(response: HttpResponse, *, is_kept_open: bool, has_body: bool = True) -> bytes:
-    """Encodes a response.
-
-    Args:
-        response: The response.
-        is_kept_open: Whether the connection may be reused.
-        has_body: Whether to send the body; False for HEAD.
-    """
+    """Encodes a response."""
     line = _STATUS_LINES.get(response.status) or b"HTTP/1.1 %d \r\n" % response.status
     head = _HEAD % (line, len(response.body))
     for name, value in response.headers:
@@ -124,12 +118,7 @@ _LENGTH_DIGITS = 19
 
 
 def why_refused(headers: Mapping[bytes, bytes], version: str) -> str | None:
-    """Returns why a head is rejected; None if it is valid.
-
-    Args:
-        headers: Headers with lower-case names.
-        version: HTTP version.
-    """
+    """Returns why a head is rejected; None if it is valid."""
     if version != "1.0" and b"host" not in headers:
         return "the head has no host line, which HTTP/1.1 requires"
     length = headers.get(b"content-length")

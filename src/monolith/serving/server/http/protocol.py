@@ -45,11 +45,8 @@ the rest stays bytes."""
 class HttpConnection(asyncio.Protocol):
     """An HTTP connection. Called by the event loop; `reply` may be called by any thread.
 
-    Args:
-        application: Application that answers the requests.
-        limits: Limits of sizes and times.
-        connections: All open connections, the oldest first; the connection adds and removes itself.
-        most_connections: Maximum number; beyond it, the oldest one without a request in progress is closed.
+    It adds itself to `connections`, the oldest first, and removes itself. Beyond `most_connections`, the oldest one
+    without a request in progress is closed.
     """
 
     def __init__(

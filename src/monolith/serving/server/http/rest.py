@@ -40,9 +40,7 @@ _DECODING_THREADS = 2
 class RestApplication:
     """HTTP application of a server; predictions are computed by the model threads.
 
-    Args:
-        core: Passes requests to models.
-        credentials: Credentials that clients must present; health and readiness need none.
+    Health and readiness need no credentials.
     """
 
     def __init__(self, core: RequestDispatcher, credentials: ServerCredentials) -> None:
@@ -233,13 +231,7 @@ _JSON = b"application/json"
 
 
 def require_commander(client: str | None, headers: Mapping[bytes, bytes], *, knows_callers: bool) -> None:
-    """Checks that a client may send commands.
-
-    Args:
-        client: Address of the client.
-        headers: Headers of the request.
-        knows_callers: Whether callers had to show a token or a certificate.
-    """
+    """Checks that a client may send commands."""
     if knows_callers:
         return
     if not _is_own_machine(client):
