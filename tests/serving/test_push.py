@@ -23,7 +23,7 @@ from monolith.online import DeltaPublisher
 from monolith.serving.protos import parameter_sync_pb2 as sync_messages
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.push.client import DiscoverySyncBackend, ParameterSyncClient, result_json
-from monolith.serving.push.log_rows import StoreRows, TableRows, assign_request, push_request, split_rows
+from monolith.serving.push.log_rows import StoreRows, TableRows, assign_request, split_rows
 from monolith.serving.push.target_run import PushPositions
 from monolith.serving.shards.channels import ShardChannels
 from monolith.serving.shards.replicas import shard_role
@@ -425,14 +425,9 @@ def test_messages_and_json_have_the_names_and_numbers_of_upstream() -> None:
     assert json.loads(result_json(sync_messages.PushResult(responses=[response]))) == {
         "responses": [{"status_code": 14, "error_message": "away", "target": "a:1", "update_num": 2}]
     }
-    rows = StoreRows("model", [TableRows("item", np.array([7]), np.zeros(1, np.uint16), np.ones((1, 2), np.float32))])
-    request = push_request(rows, model="m:ps_0", signature="raw_assign")
-    assert (request.signature_name, request.delta_multi_hash_tables[0].unique_id) == ("model/raw_assign", "item")
-    assert request.delta_multi_hash_tables[0].embeddings == [1.0, 1.0]
     # Not packed: every float has its tag, as proto2 writes it.
-    assert request.delta_multi_hash_tables[0].SerializeToString().count(b"\x25\x00\x00\x80\x3f") == 2
-    single = push_request(rows, model="m:ps_0", signature="hashtable_assign")
-    assert (single.signature_name, list(single.delta_hash_tables[0].fids)) == ("hashtable_assign", [7])
+    delta = sync_messages.DeltaEmbeddingHashTable(unique_id="item", dim_size=2, fids=[7], embeddings=[1.0, 1.0])
+    assert delta.SerializeToString().count(b"\x25\x00\x00\x80\x3f") == 2
 
 
 def test_receivers_of_a_backend_come_from_discovery(run: Run, tmp_path: Path) -> None:

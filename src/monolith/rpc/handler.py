@@ -164,17 +164,13 @@ def make_handler(
         (True, False): grpc.stream_unary_rpc_method_handler,
     }
 
-    def require_known(context: Any) -> None:
-        _require_known(context, credentials)
-
     def handle(method: Any) -> Any:
         request_class, answer_class = classes_of(method)
         if method.name in lasting:
-            behavior = _lasting_behavior(lasting[method.name], require_known)
-        elif method.server_streaming:
-            behavior = _stream_behavior(getattr(service, method.name), answer_class, require_known)
+            behavior = _lasting_behavior(lasting[method.name], credentials)
         else:
-            behavior = _plain_behavior(getattr(service, method.name), answer_class, require_known)
+            make_behavior: Any = _stream_behavior if method.server_streaming else _plain_behavior
+            behavior = make_behavior(getattr(service, method.name), answer_class, credentials)
         return make[method.client_streaming, method.server_streaming](
             behavior, request_class.FromString, answer_class.SerializeToString
         )
@@ -193,11 +189,9 @@ def classes_of(method: Any) -> tuple[Any, Any]:
     return message_factory.GetMessageClass(method.input_type), message_factory.GetMessageClass(method.output_type)
 
 
-def _plain_behavior(
-    serve: Callable[[Any], Any], answer_class: Any, require_known: Callable[[Any], None]
-) -> Callable[[Any, Any], Any]:
+def _plain_behavior(serve: Callable[[Any], Any], answer_class: Any, credentials: ServerCredentials) -> Any:
     def answer(request: Any, context: Any) -> Any:
-        require_known(context)
+        _require_known(context, credentials)
         try:
             return serve(request)
         except Exception as error:  # noqa: BLE001 - any error is sent to the caller
@@ -206,11 +200,9 @@ def _plain_behavior(
     return answer
 
 
-def _stream_behavior(
-    serve: Callable[[Any], Iterator[Any]], answer_class: Any, require_known: Callable[[Any], None]
-) -> Callable[[Any, Any], Iterator[Any]]:
+def _stream_behavior(serve: Callable[[Any], Iterator[Any]], answer_class: Any, credentials: ServerCredentials) -> Any:
     def answer(request: Any, context: Any) -> Iterator[Any]:
-        require_known(context)
+        _require_known(context, credentials)
         try:
             answers = serve(request)
             yield answer_class()  # confirms that the requested data exists
@@ -221,9 +213,9 @@ def _stream_behavior(
     return answer
 
 
-def _lasting_behavior(begin: Callable[[Any, Any, Send], None], require_known: Callable[[Any], None]) -> Any:
+def _lasting_behavior(begin: Callable[[Any, Any, Send], None], credentials: ServerCredentials) -> Any:
     def stay(request: Any, context: Any, send: Send) -> None:
-        require_known(context)
+        _require_known(context, credentials)
         begin(request, context, send)
 
     stay.experimental_non_blocking = True  # type: ignore[attr-defined]  # as gRPC's own health service does it

@@ -378,7 +378,7 @@ def _list_of(column: str, values: Any, *, nested: str | None = None) -> Any:
     try:
         has_lists = nested is not None and any(isinstance(value, list | tuple) for value in values)
         if nested is not None and bool in set(map(type, chain.from_iterable(values) if has_lists else values)):
-            raise TypeError("got true or false")
+            raise TypeError("got true or false")  # noqa: TRY301 - one handler reports every fault
         return Ragged.from_lists(values) if has_lists else np.array(values)
     except (TypeError, ValueError, OverflowError) as error:
         expected = nested or "numbers in lists of one length expected"

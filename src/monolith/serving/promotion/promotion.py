@@ -145,55 +145,29 @@ class Promotion:
         return keeper
 
     def _described(self, name: str) -> dict[str, Any]:
-        keeper = self._keepers.get(name)
-        return self._uncommanded_json(name) if keeper is None else self._kept_json(keeper)
-
-    def _uncommanded_json(self, name: str) -> dict[str, Any]:
-        """Returns the status of a model without decisions."""
-        registry = self._registry
-        entries, labels = registry.entries(name), registry.labels(name)
-        return {
+        """Returns the status of a model, also of one without a keeper, for which nothing can be decided."""
+        registry, keeper = self._registry, self._keepers.get(name)
+        entries, labels, tally = registry.entries(name), registry.labels(name), registry.shadow_tallies.get(name)
+        state = ModelState(labels=labels) if keeper is None else keeper.state
+        described = {
             "answers": registry.default(name).version,
-            "versions": [
-                {**_version_json(entry, labels), "follows": entry.model.staleness is not None, "as_exported": False}
-                for entry in entries
-            ],
-            "available": [entry.version for entry in entries],
-            "refused": {},
-            "keep_versions": len(entries),
-            **{key: value for key, value in ModelState(labels=labels).to_json().items() if key != "frozen"},
-            "shadow_scores": None,
-            "gate": {},
-            "no_commands": _NO_COMMANDS,
-        }
-
-    def _kept_json(self, keeper: VersionManager) -> dict[str, Any]:
-        registry, name, state = self._registry, keeper.name, keeper.state
-        labels, default = registry.labels(name), registry.default(name)
-        entries, tally = registry.entries(name), registry.shadow_tallies.get(name)
-        return {
-            "answers": default.version,
-            "versions": [
-                {
-                    **_version_json(entry, labels),
-                    "follows": keeper.source.follows and entry.version not in keeper.frozen,
-                    "as_exported": entry.version in keeper.frozen,
-                }
-                for entry in entries
-            ],
-            "available": keeper.source.numbers(),
+            "versions": [_version_json(entry, labels, keeper) for entry in entries],
+            "available": [entry.version for entry in entries] if keeper is None else keeper.source.numbers(),
             "refused": {str(number): why for number, why in sorted(registry.refused(name).items())},
-            "keep_versions": keeper.keep,
+            "keep_versions": len(entries) if keeper is None else keeper.keep,
             **{key: value for key, value in state.to_json().items() if key != "frozen"},
             "shadow_scores": None if tally is None or state.shadow is None else tally.to_json(),
             "gate": {
                 kind: {**verdict.figures.to_json(), "refused": verdict.refused}
-                for kind, verdict in self._verdicts[name].items()
+                for kind, verdict in self._verdicts.get(name, {}).items()
             },
         }
+        return described if keeper is not None else {**described, "no_commands": _NO_COMMANDS}
 
 
-def _version_json(entry: RegisteredModel, labels: Mapping[str, int]) -> dict[str, Any]:
+def _version_json(entry: RegisteredModel, labels: Mapping[str, int], keeper: VersionManager | None) -> dict[str, Any]:
+    is_frozen = keeper is not None and entry.version in keeper.frozen
+    follows = entry.model.staleness is not None if keeper is None else keeper.source.follows and not is_frozen
     return {
         "version": entry.version,
         "dense": entry.model.version.dense,
@@ -202,6 +176,8 @@ def _version_json(entry: RegisteredModel, labels: Mapping[str, int]) -> dict[str
         "why_not_ready": entry.model.why_not_ready,
         "problem": entry.model.problem,
         "rows": entry.model.num_rows,
+        "follows": follows,
+        "as_exported": is_frozen,
     }
 
 

@@ -15,50 +15,23 @@ from google.protobuf import json_format
 
 from monolith.clock import SystemClock
 from monolith.closing import Closing
-from monolith.config import Config, config, require_positive
 from monolith.deltalog import DeltaLog
 from monolith.errors import InvalidArgumentError, OpError, UnavailableError
 from monolith.serving.protos.parameter_sync_pb2 import PushResponse, PushResult
-from monolith.serving.push.log_rows import PART_BYTES, LogRows
-from monolith.serving.push.target_run import PushPositions, Sending, TargetRun
+from monolith.serving.push.log_rows import LogRows
+from monolith.serving.push.target_run import PushConfig, PushPositions, Receivers, TargetRun
 from monolith.serving.shards.channels import ShardChannels
 from monolith.serving.shards.replicas import ShardNumber, shard_model, shard_role
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from monolith.clock import Clock
     from monolith.cluster.discovery import ServiceDiscovery
-    from monolith.rpc import ClientCredentials
-    from monolith.serving.push.log_rows import PushSignature
-    from monolith.tables import TableConfig
 
 _log = logging.getLogger(__name__)
 
 LIMIT_SECONDS = 60.0
 """Default time limit of one run over all receivers."""
-
-
-@config
-class PushConfig(Config):
-    """Keyword arguments of `ParameterSyncClient`."""
-
-    timeout_seconds: float = 3.0
-    """Timeout of one request."""
-    part_bytes: int = PART_BYTES
-    """Maximum size of a request."""
-    signature: PushSignature = "raw_assign"
-    """Signature for the rows: all tables together, or by table."""
-    positions: str | None = None
-    """File for the positions of receivers; None: after a restart every receiver starts at a base."""
-    tables: Mapping[str, Mapping[str, TableConfig]] | None = None
-    """Store -> configs of its serving tables; None: from the schema of the log."""
-    credentials: ClientCredentials | None = None
-    """Credentials for the receivers."""
-    clock: Clock | None = None
-
-    def __post_init__(self) -> None:
-        require_positive(self, "timeout_seconds", "part_bytes")
 
 
 class ParameterSyncClient(Closing):
@@ -76,14 +49,15 @@ class ParameterSyncClient(Closing):
         self, log: DeltaLog | str, model: str, shard: ShardNumber | str, targets: Sequence[str] = (), **options: Any
     ) -> None:
         number = ShardNumber.parse(shard) if isinstance(shard, str) else shard
-        self._config = PushConfig(**options)
-        self._clock = self._config.clock or SystemClock()
+        config = PushConfig(**options)
         self._log = log if isinstance(log, DeltaLog) else DeltaLog(log)
-        self._rows = LogRows(self._log, buckets=number.buckets, tables=self._config.tables)
+        self._rows = LogRows(self._log, buckets=number.buckets, tables=config.tables)
         self.model = shard_model(model, number.index)
         """Model name at the receivers."""
-        self._positions = PushPositions(self._config.positions, log=self._log.place)
-        self._channels = ShardChannels(self._config.credentials)
+        self._clock = config.clock or SystemClock()
+        self._positions = PushPositions(config.positions, log=self._log.place)
+        self._channels = ShardChannels(config.credentials)
+        self._receivers = Receivers(self._channels, self.model, config, self._positions, self._clock)
         self._targets: list[str] = []
         self.set_targets(targets)
 
@@ -119,20 +93,7 @@ class ParameterSyncClient(Closing):
     # One receiver
 
     def _push_to(self, target: str, parts: Sequence[str], deadline: float) -> PushResponse:
-        run = TargetRun(
-            target,
-            self._rows,
-            Sending(
-                self._channels,
-                self.model,
-                self._config.signature,
-                self._config.part_bytes,
-                self._config.timeout_seconds,
-            ),
-            positions=self._positions,
-            deadline=deadline,
-            clock=self._clock,
-        )
+        run = TargetRun(target, self._rows, self._receivers, deadline=deadline)
         try:
             run.push(parts)
         except OpError as error:

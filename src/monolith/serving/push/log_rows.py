@@ -18,7 +18,6 @@ from monolith.deltalog import DENSE_PART, IncrementKind, store_of
 from monolith.deltalog.follow import BaseState, schemas_of
 from monolith.deltalog.publish import serving_schema
 from monolith.errors import InternalError, InvalidArgumentError
-from monolith.serving.protos import parameter_sync_pb2 as sync_messages
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.shards.served_shard import readable_tables
 from monolith.serving.shards.shard_tables import ASSIGN, RAW_ASSIGN, RAW_KEYS, wire_names
@@ -151,24 +150,6 @@ def _not_among(
     return keys[missing], buckets[missing].astype(np.uint16)
 
 
-def push_request(rows: StoreRows, *, model: str, signature: PushSignature) -> sync_messages.PushRequest:
-    """Returns the rows as the message of ByteDance Monolith."""
-    deltas = [
-        sync_messages.DeltaEmbeddingHashTable(
-            unique_id=table.table,
-            dim_size=table.rows.shape[1],
-            fids=table.keys.tolist(),
-            embeddings=table.rows.reshape(-1).tolist(),
-        )
-        for table in rows.tables
-        if len(table.keys)
-    ]
-    if signature == RAW_ASSIGN:
-        name = f"{rows.store}/{RAW_ASSIGN}"
-        return sync_messages.PushRequest(model_name=model, signature_name=name, delta_multi_hash_tables=deltas)
-    return sync_messages.PushRequest(model_name=model, signature_name=ASSIGN, delta_hash_tables=deltas)
-
-
 def _raw_request(rows: StoreRows, model: str) -> messages.PredictRequest:
     spec = messages.ModelSpec(name=model, signature_name=f"{rows.store}/{RAW_ASSIGN}")
     keys = np.concatenate([table.keys for table in rows.tables])
@@ -213,8 +194,6 @@ class LogRows:
         self._tables = tables
         self._stores: dict[str, LocalStore] = {}
         self._names: dict[str, list[str]] = {}
-        self.num_left_out = 0
-        """Number of rows skipped because they are not finite."""
 
     def parts(self) -> list[str]:
         """Returns the parts of the log that have rows of these buckets; opens new stores.
@@ -308,7 +287,6 @@ class LogRows:
         good = np.isfinite(table_rows.rows).all(axis=1)
         if good.all():
             return table_rows
-        self.num_left_out += int((~good).sum())
         _log.error("push: skipped %d rows of table %r that are NaN or infinite", (~good).sum(), table_rows.table)
         return TableRows(table_rows.table, table_rows.keys[good], table_rows.buckets[good], table_rows.rows[good])
 

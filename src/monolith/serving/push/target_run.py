@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from monolith.config import Config, config, require_positive
 from monolith.deltalog import GapError, IncrementKind
 from monolith.errors import (
     AbortedError,
@@ -25,43 +26,61 @@ from monolith.errors import (
     UnimplementedError,
 )
 from monolith.files import replaced_file
-from monolith.serving.push.log_rows import assign_request, keys_request, removed_rows, split_rows
+from monolith.serving.push.log_rows import PART_BYTES, assign_request, keys_request, removed_rows, split_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from monolith.clock import Clock
     from monolith.deltalog import Base
+    from monolith.rpc import ClientCredentials
     from monolith.serving.protos.prediction_service_pb2 import PredictRequest
     from monolith.serving.push.log_rows import BaseRows, LogRows, PushSignature, StoreRows
     from monolith.serving.shards.channels import ShardAnswer, ShardChannels
+    from monolith.tables import TableConfig
 
 _log = logging.getLogger(__name__)
 
 
-class Sending(NamedTuple):
-    """Settings for requests to receivers."""
+@config
+class PushConfig(Config):
+    """Keyword arguments of `ParameterSyncClient`."""
+
+    timeout_seconds: float = 3.0
+    """Timeout of one request."""
+    part_bytes: int = PART_BYTES
+    """Maximum size of a request."""
+    signature: PushSignature = "raw_assign"
+    """Signature for the rows: all tables together, or by table."""
+    positions: str | None = None
+    """File for the positions of receivers; None: after a restart every receiver starts at a base."""
+    tables: Mapping[str, Mapping[str, TableConfig]] | None = None
+    """Store -> configs of its serving tables; None: from the schema of the log."""
+    credentials: ClientCredentials | None = None
+    """Credentials for the receivers."""
+    clock: Clock | None = None
+
+    def __post_init__(self) -> None:
+        require_positive(self, "timeout_seconds", "part_bytes")
+
+
+class Receivers(NamedTuple):
+    """What the runs to all receivers of a shard share."""
 
     channels: ShardChannels
     model: str
     """Model name at the receivers."""
-    signature: PushSignature
-    part_bytes: int
-    """Maximum size of a request."""
-    timeout_seconds: float
-    """Timeout of one request."""
+    config: PushConfig
+    positions: PushPositions
+    clock: Clock
 
 
 class TargetRun:
     """One run of pushes to one receiver; for a single use."""
 
-    def __init__(
-        self, target: str, rows: LogRows, sending: Sending, *, positions: PushPositions, deadline: float, clock: Clock
-    ) -> None:
+    def __init__(self, target: str, rows: LogRows, receivers: Receivers, *, deadline: float) -> None:
         self._rows = rows
-        self._sending = sending
-        self._positions = positions
-        self._clock = clock
+        self._channels, self._model, self._config, self._positions, self._clock = receivers
         self._target = target
         self._deadline = deadline
         self._life = ""
@@ -75,7 +94,7 @@ class TargetRun:
         Raises:
             OpError: a push failed; rows pushed before stay.
         """
-        self._life = self._sending.channels.life_of(self._target, self._sending.model, self._sending.timeout_seconds)
+        self._life = self._channels.life_of(self._target, self._model, self._config.timeout_seconds)
         position = self._positions.of(self._target, life=self._life)
         waiting = list(parts)
         while waiting:
@@ -123,7 +142,7 @@ class TargetRun:
         """Pushes zeros for ids that the receiver has and the base does not."""
         if not self._reports_keys:
             return
-        request = keys_request(piece.rows.store, piece.buckets, model=self._sending.model)
+        request = keys_request(piece.rows.store, piece.buckets, model=self._model)
         try:
             gone = removed_rows(piece.rows, piece.known, self._ask(request).response)
         except (NotFoundError, InvalidArgumentError, UnimplementedError, InternalError) as error:
@@ -151,16 +170,16 @@ class TargetRun:
             ) from error
 
     def _give(self, rows: StoreRows) -> None:
-        for part in split_rows(rows, at_most=self._sending.part_bytes):
-            self._ask(assign_request(part, model=self._sending.model, signature=self._sending.signature))
+        for part in split_rows(rows, at_most=self._config.part_bytes):
+            self._ask(assign_request(part, model=self._model, signature=self._config.signature))
             self.num_ids += part.num_ids
 
     def _ask(self, request: PredictRequest) -> ShardAnswer:
         left = self._deadline - self._clock.monotonic()
         if left <= 0:
             raise DeadlineExceededError("push: the run has reached its limit, and resumes with the next one")
-        timeout = min(left, self._sending.timeout_seconds)
-        answer = self._sending.channels.predict(self._target, request, timeout).result()
+        timeout = min(left, self._config.timeout_seconds)
+        answer = self._channels.predict(self._target, request, timeout).result()
         if answer.life is not None and answer.life != self._life:
             self._positions.forget(self._target)
             raise AbortedError("push: the receiver restarted during the push; the next run starts from a base")

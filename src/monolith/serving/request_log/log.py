@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from monolith.clock import Clock
     from monolith.serving.request_log.records import AnsweredRequest
-    from monolith.serving.request_log.sinks import RecordSink
 
 
 @config
@@ -119,10 +118,10 @@ class RequestLog:
         """Writes waiting requests, for a few seconds at most, and stops the thread. Idempotent."""
         self._waiting.close()
         self._thread.join(_CLOSE_SECONDS + _IDLE_SECONDS)
-        for waiting in self._waiting.drop():
+        for waiting in self._waiting.take(0.0) or ():
             self._lose(waiting.request.num_examples, "closed", "the writer was stuck when the server ended")
 
-    def _open_sink(self) -> RecordSink:
+    def _open_sink(self) -> RolledFiles | Topic:
         options = self.options
         topic = kafka_place(options.place)
         if topic is not None:
@@ -219,14 +218,6 @@ class BoundedBuffer(Generic[T]):
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
-
-    def drop(self) -> list[T]:
-        """Removes and returns the items that are still queued."""
-        with self._changed:
-            dropped = list(self._items)
-            self._items.clear()
-            self._waiting_bytes = 0
-            return dropped
 
 
 LONGEST_ID = 256

@@ -9,9 +9,8 @@ import secrets
 import socket
 import tempfile
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from monolith.clock import SystemClock
 from monolith.data.kafka import confluent_kafka, new_library_log
@@ -25,20 +24,7 @@ if TYPE_CHECKING:
     from monolith.online.joiner import KafkaPlace
 
 OutcomeCallback: TypeAlias = "Callable[[int, Exception | None], None]"
-"""Called with a number of records and None when they are written, or the error if they are lost."""
-
-
-class RecordSink(Protocol):
-    """Destination of records. The outcome of each record is reported once, immediately or later. Not thread-safe."""
-
-    def append(self, request_id: bytes, records: Sequence[bytes]) -> None:
-        """Writes the records of a request. Does not raise: errors are reported to `OutcomeCallback`."""
-
-    def flush(self) -> None:
-        """Makes appended records visible to readers."""
-
-    def close(self, seconds: float) -> None:
-        """Waits up to `seconds` for pending records, and closes the sink."""
+"""Called once for each record, immediately or later: with a number of records, and None or why they are lost."""
 
 
 SUFFIX = ".requests"
@@ -212,7 +198,7 @@ class Topic:
         left = self._producer.flush(seconds)
         if left:
             self._report(left, UnavailableError(f"{self._name}: the brokers have not taken them in {seconds:g} s"))
-        self._report = partial(_nothing)
+        self._report = lambda *_: None  # all records are reported
         self._producer.purge()
 
     @property
@@ -227,7 +213,3 @@ class Topic:
             self._report(1, None)
         else:
             self._report(1, UnavailableError(f"{self._name}: {error.str()} ({error.name()})"))
-
-
-def _nothing(*_: object) -> None:
-    """Ignores delivery reports after `close` has reported all records."""

@@ -108,11 +108,7 @@ class GrpcService:
         """Handles GetModelStatus: the served versions."""
         request = _parsed(messages.GetModelStatusRequest, data)
         target = _target_of(request.model_spec)
-        registry = self._core.registry
-        entries = everything = registry.entries(target.name)
-        if target.version is not None or target.label is not None:
-            with registry.using(target.name, version=target.version, label=target.label) as entry:
-                entries = [entry]
+        entries, refused = self._core.registry.status(target.name, target.version, target.label)
         statuses = [
             messages.ModelVersionStatus(
                 version=entry.version,
@@ -121,11 +117,10 @@ class GrpcService:
             )
             for entry in entries
         ]
-        if entries == everything:
-            for version, why in registry.refused(target.name).items():
-                status: Any = messages.StatusProto(error_code=REFUSED_CODE, error_message=why)
-                ended = messages.ModelVersionStatus.END
-                statuses.append(messages.ModelVersionStatus(version=version, state=ended, status=status))
+        for version, why in refused.items():
+            status: Any = messages.StatusProto(error_code=REFUSED_CODE, error_message=why)
+            ended = messages.ModelVersionStatus.END
+            statuses.append(messages.ModelVersionStatus(version=version, state=ended, status=status))
         return messages.GetModelStatusResponse(model_version_status=statuses)
 
 

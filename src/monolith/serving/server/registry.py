@@ -285,6 +285,18 @@ class ModelRegistry:
         with self._lock:
             return dict(self._refused.get(name, {}))
 
+    def status(self, name: str, version: int | None, label: str | None) -> tuple[list[RegisteredModel], dict[int, str]]:
+        """Returns the versions of a status query, and the rejected ones with the reasons if it is about all versions.
+
+        Raises:
+            NotFoundError: the model, version or label does not exist.
+        """
+        entries = everything = self.entries(name)
+        if version is not None or label is not None:
+            with self.using(name, version=version, label=label) as entry:
+                entries = [entry]
+        return entries, self.refused(name) if entries == everything else {}
+
     def default(self, name: str) -> RegisteredModel:
         """Returns the default version: it answers requests without version and label, except for the canary's share.
 

@@ -22,12 +22,51 @@ from monolith.serving.server.request_core import RequestDispatcher
 from monolith.stop_request import StopRequest
 
 if TYPE_CHECKING:
+    from monolith.serving.server.http.message import HttpApplication
     from monolith.serving.server.registry import ModelRegistry
 
 _log = logging.getLogger(__name__)
 
 
-class ModelServer(Closing):
+class ServerProcess(Closing):
+    """The ports of a server that are not gRPC's, and its stop request. A context manager."""
+
+    _http: HttpFront | None = None
+    _metrics_endpoint: MetricsEndpoint | None = None
+
+    def __init__(self, options: ServerConfig) -> None:
+        self.options = options
+        self._stop_request = StopRequest()
+
+    @property
+    def port(self) -> int | None:
+        """Port of HTTP, or None."""
+        return None if self._http is None else self._http.port
+
+    @property
+    def metrics_port(self) -> int | None:
+        """Port of Prometheus metrics, or None."""
+        return None if self._metrics_endpoint is None else self._metrics_endpoint.port
+
+    def stop(self) -> None:
+        """Makes `wait` return; may be called in a signal handler."""
+        self._stop_request.set()
+
+    def wait(self) -> None:
+        """Waits until `stop` is called."""
+        self._stop_request.wait()
+
+    def _open_ports(self, stack: ExitStack, application: HttpApplication) -> None:
+        """Opens the ports of the configuration; `stack` closes them."""
+        if self.options.metrics_port is not None:
+            endpoint = MetricsEndpoint(self.options.metrics_port, self.options.host)
+            self._metrics_endpoint = stack.enter_context(endpoint)
+        if self.options.port is not None:
+            self._http = HttpFront(application, self.options)
+            stack.callback(self._http.close)
+
+
+class ModelServer(ServerProcess):
     """Server of the models of a registry, from its construction until `close`. A context manager.
 
     Example::
@@ -47,8 +86,7 @@ class ModelServer(Closing):
 
     @keywords_of(ServerConfig)
     def __init__(self, registry: ModelRegistry, options: ServerConfig) -> None:
-        self.options = options
-        self._stop_request = StopRequest()
+        super().__init__(options)
         self._closed = False
         self._lock = threading.Lock()
         credentials = options.credentials()
@@ -63,15 +101,9 @@ class ModelServer(Closing):
             """Entry point for custom front ends."""
             self.core.request_log = log
             stack.callback(self.core.shadow.close)
-            self._metrics_endpoint = None
-            if options.metrics_port is not None:
-                self._metrics_endpoint = stack.enter_context(MetricsEndpoint(options.metrics_port, options.host))
-            self._http = None
-            if options.port is not None:
-                application = RestApplication(self.core, credentials)
-                stack.callback(application.close)
-                self._http = HttpFront(application, options)
-                stack.callback(self._http.close)
+            application = RestApplication(self.core, credentials)
+            stack.callback(application.close)
+            self._open_ports(stack, application)
             self._grpc = self._start_grpc(stack)
             gauges = PeriodicThread(self._show_gauges, every=GAUGE_SECONDS, name="serving-gauges")
             gauges.start()
@@ -83,27 +115,9 @@ class ModelServer(Closing):
             )
 
     @property
-    def port(self) -> int | None:
-        """Port of HTTP, or None."""
-        return None if self._http is None else self._http.port
-
-    @property
     def grpc_port(self) -> int | None:
         """Port of gRPC, or None."""
         return None if self._grpc is None else int(self._grpc.port)
-
-    @property
-    def metrics_port(self) -> int | None:
-        """Port of Prometheus metrics, or None."""
-        return None if self._metrics_endpoint is None else self._metrics_endpoint.port
-
-    def stop(self) -> None:
-        """Makes `wait` return; may be called in a signal handler."""
-        self._stop_request.set()
-
-    def wait(self) -> None:
-        """Waits until `stop` is called."""
-        self._stop_request.wait()
 
     def close(self) -> None:
         """Drains admitted requests and shuts down. Idempotent.

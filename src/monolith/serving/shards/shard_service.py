@@ -10,14 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.background import END, End, PeriodicThread
-from monolith.closing import Closing
 from monolith.cluster import get_local_server_addr, split_address
-from monolith.observe import MetricsEndpoint
 from monolith.serving.server.config import LOOPBACK
-from monolith.serving.server.http.front import HttpFront
 from monolith.serving.server.http.message import HttpResponse
 from monolith.serving.server.metrics import GAUGE_SECONDS
-from monolith.stop_request import StopRequest
+from monolith.serving.server.server import ServerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +42,7 @@ class Registration(NamedTuple):
     """Index of the replica."""
 
 
-class ShardService(Closing):
+class ShardService(ServerProcess):
     """Health, readiness, metrics and discovery of a shard, until it is closed. A context manager.
 
     Args:
@@ -66,21 +63,12 @@ class ShardService(Closing):
         metrics: ServingMetrics,
         registration: Registration | None = None,
     ) -> None:
-        self.options = options
+        super().__init__(options)
         self._shard = shard
-        self._stop_request = StopRequest()
         self._is_closed = False
+        elsewhere = f"{shard.server.model} answers over gRPC, at {shard.server.address}; here is its health alone"
         with ExitStack() as stack:
-            self._endpoint = None
-            if options.metrics_port is not None:
-                self._endpoint = stack.enter_context(MetricsEndpoint(options.metrics_port, options.host))
-            self._http = None
-            if options.port is not None:
-                sentence = (
-                    f"{shard.server.model} answers over gRPC, at {shard.server.address}; here is its health alone"
-                )
-                self._http = HttpFront(HealthApplication(shard.server.why_not_ready, elsewhere=sentence), options)
-                stack.callback(self._http.close)
+            self._open_ports(stack, HealthApplication(shard.server.why_not_ready, elsewhere=elsewhere))
             gauges = PeriodicThread(
                 lambda: metrics.show_model(shard.server.model, shard), every=GAUGE_SECONDS, name="serving-gauges"
             )
@@ -99,27 +87,9 @@ class ShardService(Closing):
             _log.warning("the shard on %s requires no token: any client that reaches it can query it", options.host)
 
     @property
-    def port(self) -> int | None:
-        """Port of HTTP, or None."""
-        return None if self._http is None else self._http.port
-
-    @property
     def grpc_port(self) -> int:
         """Port of gRPC."""
         return int(split_address(self._shard.server.address)[1])
-
-    @property
-    def metrics_port(self) -> int | None:
-        """Port of Prometheus metrics, or None."""
-        return None if self._endpoint is None else self._endpoint.port
-
-    def stop(self) -> None:
-        """Makes `wait` return; may be called in a signal handler."""
-        self._stop_request.set()
-
-    def wait(self) -> None:
-        """Waits until `stop` is called."""
-        self._stop_request.wait()
 
     def close(self) -> None:
         """Drains admitted requests and shuts down. Idempotent.

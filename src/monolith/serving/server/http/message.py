@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
@@ -17,48 +18,32 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
+@dataclass(slots=True, eq=False)
 class HttpRequest:
     """An HTTP request. The connection fills it in as data arrives."""
 
-    __slots__ = (
-        "body",
-        "client",
-        "deadline",
-        "headers",
-        "is_answered",
-        "is_complete",
-        "is_kept_open",
-        "method",
-        "parts",
-        "path",
-        "refusal",
-        "route",
-        "size",
-    )
-
-    def __init__(self, method: str, path: str, headers: dict[bytes, bytes], client: str | None = None) -> None:
-        self.method = method
-        self.path = path
-        self.route: Any = None
-        """What the application made of the path in `begin`."""
-        self.headers = headers
-        """Headers with lower-case names."""
-        self.client = client
-        """Address of the client."""
-        self.body = b""
-        self.deadline = math.inf
-        """Deadline of the answer, on the monotonic clock; after it the client gets 504."""
-        self.is_complete = False
-        """Whether the body is complete."""
-        self.is_answered = False
-        self.is_kept_open = True
-        """Whether the connection may be reused after the answer."""
-        self.parts: list[bytes] = []
-        """Received parts of an incomplete body."""
-        self.size = 0
-        """Bytes of the body so far."""
-        self.refusal: HttpResponse | None = None
-        """Response to an invalid request, sent after the answers to earlier requests."""
+    method: str
+    path: str
+    headers: dict[bytes, bytes]
+    """Headers with lower-case names."""
+    client: str | None = None
+    """Address of the client."""
+    route: Any = None
+    """What the application made of the path in `begin`."""
+    body: bytes = b""
+    deadline: float = math.inf
+    """Deadline of the answer, on the monotonic clock; after it the client gets 504."""
+    is_complete: bool = False
+    """Whether the body is complete."""
+    is_answered: bool = False
+    is_kept_open: bool = True
+    """Whether the connection may be reused after the answer."""
+    parts: list[bytes] = field(default_factory=list)
+    """Received parts of an incomplete body."""
+    size: int = 0
+    """Bytes of the body so far."""
+    refusal: HttpResponse | None = None
+    """Response to an invalid request, sent after the answers to earlier requests."""
 
 
 class HttpResponse(NamedTuple):
@@ -100,18 +85,8 @@ def encode_response(response: HttpResponse, *, is_kept_open: bool, has_body: boo
 
 
 SINGLE_HEADERS = frozenset(
-    {
-        b"authorization",
-        b"content-encoding",
-        b"content-length",
-        b"content-type",
-        b"expect",
-        b"host",
-        b"origin",
-        b"transfer-encoding",
-        b"x-request-id",
-        b"x-timeout-ms",
-    }
+    b"authorization content-encoding content-length content-type expect host origin transfer-encoding x-request-id"
+    b" x-timeout-ms".split()
 )
 """Headers that may occur only once: with two, one program uses the first and another the last."""
 _LENGTH_DIGITS = 19

@@ -104,11 +104,7 @@ class RestApplication:
         if route.action == "metadata":
             with registry.using(target.name, version=target.version, label=target.label) as entry:
                 return HttpResponse(200, json.dumps(metadata_of(entry)).encode())
-        entries = everything = registry.entries(target.name)
-        if target.version is not None or target.label is not None:
-            with registry.using(target.name, version=target.version, label=target.label) as entry:
-                entries = [entry]
-        refused = registry.refused(target.name) if entries == everything else {}
+        entries, refused = registry.status(target.name, target.version, target.label)
         return HttpResponse(200, json.dumps(status_of(entries, registry.labels(target.name), refused)).encode())
 
     def _command(self, route: Route, request: HttpRequest, reply: Reply) -> None:
