@@ -12,7 +12,7 @@ import linecache
 import math
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,20 +25,15 @@ from monolith.data import Batch
 from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from monolith.export.allowed_operations import is_allowed_operation
 from monolith.export.graph_file import graph_from_bytes, graph_to_bytes
-from monolith.export.graph_limits import GraphInput, input_shape, require_bounded_graph
-from monolith.export.layout_spec import DenseSpec
-from monolith.export.recording import LookupRecorder, WatchedBatch, log_calls
+from monolith.export.graph_limits import GraphInput, InputShape, input_shape, require_bounded_graph
+from monolith.export.layout_spec import DenseSpec, FeatureSpec
+from monolith.export.recording import CallLog, LookupRecorder, WatchedBatch, log_calls
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, MutableMapping, Sequence
-
     from torch.export import ExportedProgram
     from torch.fx import Graph
 
-    from monolith.export.graph_limits import InputShape
-    from monolith.export.layout_spec import FeatureSpec
-    from monolith.export.recording import CallLog
     from monolith.nn import Embeddings
 
 _LONGEST_REASON = 400

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 from torch._ops import OpOverload
-from torch.fx import Interpreter
+from torch.fx import Graph, GraphModule, Interpreter, Node
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -22,8 +22,6 @@ from monolith.export.allowed_operations import user_operations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from torch.fx import Graph, GraphModule, Node
 
     from monolith.export.graph_file import JoinedRows
 

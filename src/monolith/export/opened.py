@@ -11,11 +11,11 @@ from torch import Tensor
 from monolith.checkpoint import read_manifest, snapshots_of, tensors_from_bytes
 from monolith.errors import DataLossError, FailedPreconditionError, NotFoundError
 from monolith.export.export_folder import ExportFolder, find_export
-from monolith.export.graph_file import graph_from_bytes
-from monolith.export.graph_limits import input_shape, require_bounded_graph
+from monolith.export.graph_file import JoinedRows, LoadedGraph, graph_from_bytes
+from monolith.export.graph_limits import InputShape, input_shape, require_bounded_graph
 from monolith.export.serving_rows import schema_of, tables_of
 from monolith.files import join
-from monolith.tables import shared_buckets
+from monolith.tables import Schema, ServingRows, Store, TableConfig, shared_buckets
 from monolith.tables.local import LocalStore
 from monolith.tables.snapshot import MANIFEST_NAME, open_source, restore
 from monolith.tensors import Ragged
@@ -23,12 +23,9 @@ from monolith.tensors import Ragged
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from monolith.export.graph_file import JoinedRows, LoadedGraph
-    from monolith.export.graph_limits import InputShape
     from monolith.export.layout_spec import DenseSpec, FeatureSpec
     from monolith.export.manifest import ExportManifest, RowsPlace
     from monolith.export.signature import Signature
-    from monolith.tables import Schema, ServingRows, Store, TableConfig
 
 _TOLERANCE = 1e-3
 """Between two builds of torch: the order of sums may differ."""

@@ -14,17 +14,14 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from monolith.data import Batch
+from monolith.data import Batch, ColumnValues
 from monolith.errors import InvalidArgumentError
 from monolith.export.layout_spec import POOLINGS, FeatureSpec
-from monolith.nn import EmbeddingOutputs
+from monolith.nn import EmbeddingOutputs, Embeddings
 from monolith.nn.embeddings import BatchContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from monolith.data import ColumnValues
-    from monolith.nn import Embeddings
 
 
 class WatchedBatch(Batch):

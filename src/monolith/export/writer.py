@@ -10,28 +10,24 @@ import torch
 from torch import Tensor
 
 from monolith.checkpoint import tensors_to_bytes
-from monolith.clock import SystemClock
-from monolith.data import Batch
+from monolith.clock import Clock, SystemClock
+from monolith.data import Batch, TextColumn
 from monolith.errors import AlreadyExistsError, InvalidArgumentError
 from monolith.export.export_folder import ENTRY, ExportFolder, versions_in
-from monolith.export.graph import ModelCall, trace
+from monolith.export.graph import ModelCall, ModelGraph, TracedModel, trace
 from monolith.export.manifest import ExportKind, ExportManifest, RowsPlace
 from monolith.export.opened import CONSTANTS, EXAMPLE, WEIGHTS, graph_name
 from monolith.export.serving_rows import copy_for_serving, describe_tables, tables_of
 from monolith.export.signature import DEFAULT_SIGNATURE, InputSpec, OutputSpec, Signature
 from monolith.files import is_name, join
-from monolith.tables import NUM_BUCKETS, owned_ranges, require_owners
+from monolith.tables import NUM_BUCKETS, Store, owned_ranges, require_owners
 from monolith.tables.snapshot import MANIFEST_NAME, save
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, MutableMapping, Sequence
 
-    from monolith.clock import Clock
-    from monolith.data import TextColumn
-    from monolith.export.graph import ModelGraph, TracedModel
     from monolith.export.layout_spec import DenseSpec, FeatureSpec
-    from monolith.tables import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Self
 
 from monolith.background import PeriodicThread
-from monolith.clock import SystemClock
-from monolith.observe.metric_recorder import get_metric_prefix, process_recorder, require_text
+from monolith.clock import Clock, SystemClock
+from monolith.observe.metric_recorder import MetricRecorder, get_metric_prefix, process_recorder, require_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from monolith.clock import Clock
-    from monolith.observe.metric_recorder import MetricRecorder
 
 EVERY_SECONDS = 30.0
 

@@ -7,13 +7,12 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
-from monolith.clock import SystemClock
+from monolith.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
-    from monolith.clock import Clock
 
 _SECONDS_BETWEEN_DRAWINGS = 0.1
 _SECONDS_BETWEEN_DRAWINGS_OF_A_NOTEBOOK = 0.5

@@ -6,15 +6,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from monolith import errors
-from monolith.rpc.credentials import load_grpc
+from monolith.rpc.credentials import ClientCredentials, load_grpc
 from monolith.rpc.endpoints import keep_alive, open_channel
 from monolith.rpc.handler import MESSAGE_BYTES, SERVICES, classes_of, error_of, error_of_failure
 from monolith.rpc.tunnel import Tunnel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-
-    from monolith.rpc.credentials import ClientCredentials
 
 
 class ControlCall:

@@ -20,12 +20,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from monolith.background import PeriodicThread
 from monolith.errors import UnavailableError
 from monolith.observe import share_of_descriptors
-from monolith.rpc.credentials import load_grpc
+from monolith.rpc.credentials import ClientCredentials, ServerCredentials, load_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from monolith.rpc.credentials import ClientCredentials, ServerCredentials
 
 MOST_CONNECTIONS = 128
 SILENT_SECONDS = 10.0

@@ -10,14 +10,13 @@ from google.protobuf import message_factory
 
 from monolith import errors
 from monolith.errors import OpError
-from monolith.rpc.credentials import load_grpc
+from monolith.rpc.credentials import ServerCredentials, load_grpc
 from monolith.rpc.protos import coordinator_pb2
 from monolith.rpc.protos import parameter_server_pb2 as messages
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from monolith.rpc.credentials import ServerCredentials
 
 _BY_NAME = {
     name: kind

@@ -22,13 +22,13 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith import _core
+from monolith.closing import Closing
 from monolith.errors import InvalidArgumentError, OpError
-from monolith.rpc.credentials import load_grpc
+from monolith.rpc.credentials import ServerCredentials, load_grpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from monolith.rpc.credentials import ServerCredentials
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ _DENIED, _MISMATCH = 8, 1
 """Codes of errors in frames; docs/formats/frames.md."""
 
 
-class Tunnel:
+class Tunnel(Closing):
     """The client's end: connections to `address` are forwarded to the frame port of the server. A context manager.
 
     A broken stream ends its connection, and the frame client reconnects. A permanent rejection by the server (wrong
@@ -91,12 +91,6 @@ class Tunnel:
             link.end()
         for thread in links.values():
             thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _accept(self) -> None:
         while True:

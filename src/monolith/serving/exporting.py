@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 from monolith.checkpoint import resolve
 from monolith.errors import InvalidArgumentError
 from monolith.export import ExportConfig
-from monolith.train import Session, Trainer
+from monolith.train import Session, Task, Trainer
 from monolith.train.export import CheckpointExporter, export_session
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable
 
-    from monolith.train import Task
     from monolith.train.parameters import Params
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from monolith.background import PeriodicThread
-from monolith.deltalog import DENSE_PART
+from monolith.deltalog import DENSE_PART, DeltaLog
 from monolith.deltalog.follow import Follower
 from monolith.errors import OpError
 from monolith.serving.served_model import ModelVersion
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.clock import Clock
-    from monolith.deltalog import DeltaLog
     from monolith.serving.loaded_model import GraphResult, LoadedModel, Weights
     from monolith.serving.promotion.gate import PromotionGate
     from monolith.tables import ServingRows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -10,19 +10,17 @@ from torch import Tensor
 
 from monolith.data.protos.example_pb2 import FeatureConfigs, OutType
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from monolith.serving.layout import Layout
+from monolith.serving.layout import LaidOut, Layout
 from monolith.serving.request import checked_numbers, encoded_samples, for_all, typed_columns
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import Any
 
     import numpy as np
     import numpy.typing as npt
 
     from monolith.export import FeatureSpec, LoadedGraph, OpenedExport, Signature
-    from monolith.serving.layout import LaidOut
     from monolith.serving.request import Column, EncodedSamples, TypedColumns
     from monolith.tables import ServingRows
 

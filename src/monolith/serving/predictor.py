@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from monolith.clock import SystemClock
+from monolith.clock import Clock, SystemClock
 from monolith.closing import Closing
-from monolith.deltalog import DeltaLog
+from monolith.deltalog import DeltaLog, Lag
 from monolith.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -16,26 +16,19 @@ from monolith.errors import (
     NotFoundError,
     UnavailableError,
 )
-from monolith.export import DEFAULT_SIGNATURE
+from monolith.export import DEFAULT_SIGNATURE, Signature
 from monolith.serving.export_versions import ExportVersions, FoundExport
 from monolith.serving.live_model import LiveModel, LiveRows, WithWeights, has_base_of_all
 from monolith.serving.loaded_model import LoadedModel
-from monolith.serving.served_model import Prediction, ServedModel, lag_reason
+from monolith.serving.served_model import ModelVersion, Prediction, ServedModel, lag_reason
 from monolith.serving.version_watch import VersionWatch
-from monolith.tables import LocalStore
+from monolith.tables import LocalStore, ServingRows, TableConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
     from torch import Tensor
 
-    from monolith.clock import Clock
-    from monolith.deltalog import Lag
     from monolith.deltalog.follow import Staleness
-    from monolith.export import Signature
     from monolith.serving.promotion.gate import PromotionGate
-    from monolith.serving.served_model import ModelVersion
-    from monolith.tables import ServingRows, TableConfig
 
 
 class Predictor(ServedModel, Closing):

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from monolith.closing import Closing
-from monolith.deltalog.follow import Follower
+from monolith.deltalog.follow import Follower, Staleness
 from monolith.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -19,16 +19,16 @@ from monolith.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
-from monolith.export import DEFAULT_SIGNATURE
-from monolith.serving.export_versions import ExportVersions
+from monolith.export import DEFAULT_SIGNATURE, FeatureSpec, Signature
+from monolith.serving.export_versions import ExportVersions, FoundExport
 from monolith.serving.live_model import OWN_WEIGHTS
-from monolith.serving.loaded_model import LoadedModel
+from monolith.serving.loaded_model import LoadedModel, LookupKeys, Weights
 from monolith.serving.served_model import ModelVersion, Prediction, ServedModel, lag_reason
-from monolith.serving.shards.remote_rows import RemoteRows
+from monolith.serving.shards.remote_rows import FetchedRows, RemoteRows
 from monolith.serving.shards.row_versions import DenseSet, DenseSets
 from monolith.serving.shards.shard_tables import wire_names
 from monolith.serving.version_watch import VersionWatch
-from monolith.tables import ALL_BUCKETS, KeyedRows, Segment, TableConfig
+from monolith.tables import ALL_BUCKETS, KeyedRows, Schema, Segment, TableConfig
 from monolith.tables.local import LocalStore
 
 if TYPE_CHECKING:
@@ -38,13 +38,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.deltalog import DeltaLog
-    from monolith.deltalog.follow import Staleness
-    from monolith.export import FeatureSpec, Signature
-    from monolith.serving.export_versions import FoundExport
-    from monolith.serving.loaded_model import LookupKeys, Weights
-    from monolith.serving.shards.remote_rows import FetchedRows
     from monolith.serving.shards.replicas import Replicas
-    from monolith.tables import Schema
 
 _ASK_SECONDS = 1.0
 """Timeout of health checks of shards."""

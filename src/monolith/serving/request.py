@@ -19,12 +19,11 @@ import torch
 from torch import Tensor
 
 from monolith import _core
-from monolith.data import Batch
+from monolith.data import Batch, TextColumn
 from monolith.errors import InvalidArgumentError
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
-    from monolith.data import TextColumn
     from monolith.export import InputSpec, Signature
     from monolith.serving.layout import SampleForm
 
@@ -255,7 +254,9 @@ def typed_columns(inputs: Mapping[str, Any], signature: Signature, *, name: str)
     if not isinstance(inputs, Batch):
         for column in inputs:
             if column not in signature.inputs:
-                raise InvalidArgumentError(_unknown(column, signature, name))
+                close = difflib.get_close_matches(str(column), signature.inputs, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"it reads {', '.join(signature.inputs)}"
+                raise InvalidArgumentError(f"input {str(column)[:80]!r} is none of signature {name!r}; {hint}")
     columns = {column: _typed_column(column, inputs, signature, name) for column in signature.inputs}
     lengths = {column: length_of(values) for column, values in columns.items()}
     most = max(lengths.values())
@@ -296,12 +297,6 @@ def checked_numbers(columns: Mapping[str, Any], signature: Signature) -> dict[st
         _require_finite(name, values if isinstance(values, Tensor) else values.flat_values)
         checked[name] = values
     return checked
-
-
-def _unknown(column: object, signature: Signature, name: str) -> str:
-    close = difflib.get_close_matches(str(column), signature.inputs, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else f"; it reads {', '.join(signature.inputs)}"
-    return f"input {str(column)[:80]!r} is none of signature {name!r}{hint}"
 
 
 def _ids_of_texts(column: str, values: list[Any] | tuple[Any, ...], texts: TextColumn) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from monolith.export import DEFAULT_SIGNATURE
+from monolith.export import DEFAULT_SIGNATURE, Signature
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.deltalog.follow import Follower, Staleness
-    from monolith.export import Signature
 
 
 class ModelVersion(NamedTuple):

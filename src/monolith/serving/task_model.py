@@ -14,7 +14,7 @@ import torch
 
 from monolith.checkpoint import get_checkpoint_state
 from monolith.closing import Closing
-from monolith.data import Batch
+from monolith.data import Batch, TextColumn
 from monolith.errors import InvalidArgumentError, NotFoundError, UnavailableError
 from monolith.export import (
     DEFAULT_SIGNATURE,
@@ -27,11 +27,11 @@ from monolith.export import (
 )
 from monolith.nn.embeddings import BatchContext
 from monolith.serving.live_model import OWN_WEIGHTS
-from monolith.serving.request import encoded_samples, for_all, typed_columns
+from monolith.serving.request import Column, encoded_samples, for_all, typed_columns
 from monolith.serving.served_model import ModelVersion, Prediction, ServedModel
 from monolith.serving.version_watch import VersionWatch
 from monolith.tensors import Ragged
-from monolith.train import Trainer, TrainerConfig
+from monolith.train import Params, Session, Task, Trainer, TrainerConfig
 from monolith.train.config import RestoringConfig
 
 if TYPE_CHECKING:
@@ -39,10 +39,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.data import TextColumn
     from monolith.nn import EmbeddingOutputs, Embeddings
-    from monolith.serving.request import Column
-    from monolith.train import Params, Session, Task
 
 _CLOSE_SECONDS = 10.0
 """How long `close` waits for running calls."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,8 +12,6 @@ import torch
 from monolith.metrics import BinnedAUC, Calibration, ExactAUC, LogLoss
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
 
     from monolith.validation.serving_copy import SyncRule

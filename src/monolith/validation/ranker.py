@@ -11,12 +11,10 @@ from torch import Tensor, nn
 from monolith.config import Config, config, require_at_least, require_positive
 from monolith.nn import Embeddings, Slice, Slot
 from monolith.tables import NEVER_DAYS, Adagrad, SlidingHashFilter, Zeros
-from monolith.train import Spec, Task
+from monolith.train import Mode, Spec, Task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from monolith.train import Mode
 
 
 @config

@@ -9,10 +9,10 @@ batches.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,14 +20,9 @@ from torch import Tensor
 from monolith.config import Config, config, require_at_least
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.nn import TableDefaults, use_table_defaults
-from monolith.train import REQUEST_TIME, Session, times_of
+from monolith.train import REQUEST_TIME, Session, Task, times_of
 from monolith.validation.outcome import CopyOutcome, ValidationOutcome, WindowedScores
 from monolith.validation.serving_copy import ServingCopy, SyncClock, SyncRule
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from monolith.train import Task
 
 
 @config

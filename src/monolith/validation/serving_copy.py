@@ -16,7 +16,7 @@ from monolith.config import Config, config
 from monolith.errors import FailedPreconditionError
 from monolith.nn import TableDefaults, use_table_defaults
 from monolith.nn.embeddings import RowAnchor
-from monolith.tables import NUM_BUCKETS, ChangePosition
+from monolith.tables import NUM_BUCKETS, ChangePosition, ChangeReader, Store, TableConfig
 from monolith.tables.local import LocalStore
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from monolith.tables import ChangeReader, Store, TableConfig
     from monolith.train import Spec, Task
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from monolith.config import Config, config, require_at_least
-from monolith.data import Batch, ClickStream
+from monolith.data import Batch, ClickStream, ColumnValues, Dataset, SyntheticClicks
 from monolith.data.operators import GOLDEN, mix64, shift_right
 from monolith.data.sources import CsvDataset, InMemoryDataset
 from monolith.errors import InvalidArgumentError, NotFoundError
@@ -21,9 +21,7 @@ from monolith.validation.ranker import Ranker
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterator, Sequence
 
-    from monolith.data import ColumnValues, Dataset, SyntheticClicks
 
 DAY = 86_400
 CRITEO_NUMBERS = tuple(f"I{place}" for place in range(1, 14))

@@ -10,14 +10,12 @@ b'{"tag_type": "gating", "segment_names": ["user", "item"], "segment_sizes": [4,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     Sizes = Sequence[int] | Sequence[Sequence[int]]
 
 PLUGIN_NAME = "monolith"

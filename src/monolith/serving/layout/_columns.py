@@ -14,6 +14,7 @@ from torch import Tensor
 
 from monolith.data import Column, DenseColumn, FirstBytes, Floats, Ints
 from monolith.errors import InvalidArgumentError
+from monolith.serving.request import Column as RequestColumn
 from monolith.serving.request import checked_ids, length_of
 from monolith.tensors import Ragged
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from monolith.export import DenseSpec
-    from monolith.serving.request import Column as RequestColumn
 
 LooseColumn: TypeAlias = "Ragged | list[bytes]"
 """A column that is not a tensor: ragged numbers, or texts."""

@@ -10,8 +10,8 @@ from torch.nn.functional import embedding_bag
 
 from monolith.data.protos.example_pb2 import OutType
 from monolith.errors import ResourceExhaustedError
-from monolith.serving.layout._outputs import num_places
-from monolith.tables import KeyedRows
+from monolith.serving.layout._outputs import LayoutOutput, num_places
+from monolith.tables import KeyedRows, ServingRows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from monolith import _core
     from monolith.export import FeatureSpec
-    from monolith.serving.layout._outputs import LayoutOutput
-    from monolith.tables import ServingRows
 
 FeatureKeys: TypeAlias = "tuple[NDArray[np.int64], NDArray[np.uint16], NDArray[np.int64]]"
 """Keys, buckets and row splits of a feature; a list that all examples share is one row."""

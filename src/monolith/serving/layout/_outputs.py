@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from monolith.data.protos.example_pb2 import OutType
+from monolith.data.protos.example_pb2 import FeatureConfigs, OutConfig, OutType
 from monolith.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.data.protos.example_pb2 import FeatureConfigs, OutConfig
     from monolith.export import FeatureSpec
 
 _CONCAT, _STACK, _ADDN, _NONE = OutType.CONCAT, OutType.STACK, OutType.ADDN, OutType.NONE

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from monolith import _core
-from monolith.data.protos.example_pb2 import PoolingType
+from monolith.data.protos.example_pb2 import FeatureConfig, FeatureConfigs, PoolingType
 from monolith.data.records import SampleFormat
 from monolith.errors import InvalidArgumentError
-from monolith.export import POOLINGS, FeatureSpec, PoolingName
+from monolith.export import POOLINGS, DenseSpec, FeatureSpec, PoolingName
 from monolith.ids import SIGNATURE_BITS_V2
 from monolith.serving.layout._columns import (
     given_number,
@@ -22,9 +22,9 @@ from monolith.serving.layout._columns import (
     parsed_numbers,
     sample_column,
 )
-from monolith.serving.layout._device_pooling import DevicePooling
+from monolith.serving.layout._device_pooling import DevicePooling, FeatureKeys
 from monolith.serving.layout._outputs import cut_apart, num_places, outputs_of_configs, outputs_of_features, runs_of
-from monolith.serving.request import TypedColumns, for_all
+from monolith.serving.request import Column, TypedColumns, for_all
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
@@ -33,11 +33,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from monolith.data.protos.example_pb2 import FeatureConfig, FeatureConfigs
-    from monolith.export import DenseSpec
     from monolith.serving.layout._columns import LooseColumn
-    from monolith.serving.layout._device_pooling import FeatureKeys
-    from monolith.serving.request import Column
     from monolith.tables import ServingRows
 
 
@@ -136,7 +132,9 @@ class Layout:
                 max_output_bytes=max_output_bytes,
             )
         self._runs = runs_of(self.outputs)
-        _refuse_clash([output.name for output in self.outputs], [spec.name for spec in self.dense])
+        clash = sorted({output.name for output in self.outputs} & {spec.name for spec in self.dense})
+        if clash:
+            raise InvalidArgumentError(f"layout: {clash[0]!r} is an output of ids and a column of numbers")
 
     @classmethod
     def from_configs(
@@ -258,12 +256,6 @@ def _core_column(ids: Tensor | Ragged) -> tuple[int, int, int, int, int]:
         return values.data_ptr(), values.shape[0], -1, ids.row_splits.data_ptr(), ids.num_rows
     rows, count = ids.shape[0], ids.numel()
     return ids.data_ptr(), count, count // rows if rows else 0, 0, rows
-
-
-def _refuse_clash(outputs: Sequence[str], numbers: Sequence[str]) -> None:
-    for name in numbers:
-        if name in outputs:
-            raise InvalidArgumentError(f"layout: {name!r} is an output of ids and a column of numbers")
 
 
 _POOLING: dict[int, PoolingName] = {PoolingType.SUM: "sum", PoolingType.MEAN: "mean", PoolingType.FIRSTN: "firstn"}

@@ -25,7 +25,7 @@ from monolith.data.protos.example_pb2 import OutType
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.export import POOLINGS
 from monolith.serving.layout._outputs import num_places
-from monolith.tables import BatchStamp, ServingRows, Update
+from monolith.tables import Applied, BatchStamp, Plan, ServingRows, Update, WorkerSession
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from monolith.serving.layout.layout import LaidOut, Layout, SampleForm
-    from monolith.tables import Applied, Plan, WorkerSession
 
 
 @runtime_checkable

@@ -13,10 +13,10 @@ import torch
 
 from monolith.config import Config, config
 from monolith.errors import InvalidArgumentError, OpError
-from monolith.export import DEFAULT_SIGNATURE
+from monolith.export import DEFAULT_SIGNATURE, Signature
 from monolith.files import named_errors
 from monolith.metrics import Calibration, ExactAUC
-from monolith.serving.request import fit
+from monolith.serving.request import TypedColumns, fit
 from monolith.serving.server.config import LimitsConfig
 from monolith.serving.server.http.json_request import parse_request
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor
-
-    from monolith.export import Signature
-    from monolith.serving.request import TypedColumns
 
 
 @config

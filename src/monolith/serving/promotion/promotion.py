@@ -9,16 +9,14 @@ from monolith.config import Config, config
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.serving.promotion.state import ModelState, PromotionFile
 from monolith.serving.promotion.version_keeper import VersionManager
-from monolith.serving.promotion.version_source import ExportVersionSource
+from monolith.serving.promotion.version_source import ExportVersionSource, VersionSource
 from monolith.serving.server.metrics import ServingMetrics
-from monolith.serving.server.registry import STABLE, Canary, Choice
+from monolith.serving.server.registry import STABLE, Canary, Choice, ModelRegistry, RegisteredModel
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from monolith.serving.promotion.gate import GateVerdict, PromotionGate
-    from monolith.serving.promotion.version_source import VersionSource
-    from monolith.serving.server.registry import ModelRegistry, RegisteredModel
 
 _LONGEST_LABEL = 256
 _NO_COMMANDS = (

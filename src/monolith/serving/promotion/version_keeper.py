@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from monolith.clock import SystemClock
+from monolith.clock import Clock, SystemClock
 from monolith.errors import FailedPreconditionError, NotFoundError, OpError, UnavailableError
-from monolith.serving.server.registry import STABLE
+from monolith.serving.server.registry import STABLE, ModelRegistry
 from monolith.serving.version_watch import VersionWatch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from monolith.clock import Clock
     from monolith.serving.promotion.gate import PromotionGate
     from monolith.serving.promotion.state import ModelState, PromotionFile
     from monolith.serving.promotion.version_source import VersionSource
     from monolith.serving.served_model import ServedModel
-    from monolith.serving.server.registry import ModelRegistry
 
 _log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from monolith import _core
-from monolith.deltalog import DENSE_PART, IncrementKind, store_of
+from monolith.deltalog import DENSE_PART, Base, DeltaLog, Increment, IncrementKind, PartReader, store_of
 from monolith.deltalog.follow import BaseState, schemas_of
 from monolith.deltalog.publish import serving_schema
 from monolith.errors import InternalError, InvalidArgumentError
@@ -22,8 +22,8 @@ from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.shards.served_shard import readable_tables
 from monolith.serving.shards.shard_tables import ASSIGN, RAW_ASSIGN, RAW_KEYS, wire_names
 from monolith.serving.tensor_messages import message_of, value_of
-from monolith.tables import KeyedRows, keys_in, shared_buckets
-from monolith.tables.formats import BlockKind, PackedBlocks
+from monolith.tables import KeyedRows, TableConfig, keys_in, shared_buckets
+from monolith.tables.formats import BlockKind, PackedBlocks, RowBlock
 from monolith.tables.local import LocalStore
 
 if TYPE_CHECKING:
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from monolith.deltalog import Base, DeltaLog, Increment, PartReader
-    from monolith.tables import TableConfig
-    from monolith.tables.formats import RowBlock
 
 PART_BYTES = 4 << 20
 """Maximum size of a request."""

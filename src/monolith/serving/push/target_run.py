@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.config import Config, config, require_positive
-from monolith.deltalog import GapError, IncrementKind
+from monolith.deltalog import Base, GapError, IncrementKind
 from monolith.errors import (
     AbortedError,
     DataLossError,
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from monolith.clock import Clock
-    from monolith.deltalog import Base
     from monolith.rpc import ClientCredentials
     from monolith.serving.protos.prediction_service_pb2 import PredictRequest
     from monolith.serving.push.log_rows import BaseRows, LogRows, PushSignature, StoreRows

@@ -10,18 +10,15 @@ from collections import deque
 from dataclasses import field
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from monolith.clock import SystemClock
+from monolith.clock import Clock, SystemClock
 from monolith.config import Config, config, require_positive
 from monolith.observe import MetricClient
 from monolith.online.joiner import kafka_place
-from monolith.serving.request_log.records import records_of
+from monolith.serving.request_log.records import AnsweredRequest, records_of
 from monolith.serving.request_log.sinks import RolledFiles, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from monolith.clock import Clock
-    from monolith.serving.request_log.records import AnsweredRequest
 
 
 @config

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from monolith.clock import SystemClock
+from monolith.clock import Clock, SystemClock
 from monolith.data.kafka import confluent_kafka, new_library_log
 from monolith.errors import InvalidArgumentError, ResourceExhaustedError, UnavailableError
 from monolith.files import named_errors
@@ -20,7 +20,6 @@ from monolith.files import named_errors
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from monolith.clock import Clock
     from monolith.online.joiner import KafkaPlace
 
 OutcomeCallback: TypeAlias = "Callable[[int, Exception | None], None]"

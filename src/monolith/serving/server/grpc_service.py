@@ -19,14 +19,14 @@ from torch import Tensor
 
 from monolith.cluster import concat_ip_and_port
 from monolith.errors import InvalidArgumentError
-from monolith.export import DEFAULT_SIGNATURE
-from monolith.rpc import RpcServer, Status, UnaryMethod, keep_alive, load_grpc, unary_handler
+from monolith.export import DEFAULT_SIGNATURE, Signature
+from monolith.rpc import RpcServer, ServerCredentials, Status, UnaryMethod, keep_alive, load_grpc, unary_handler
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.protos.tensor_pb2 import DT_STRING
-from monolith.serving.request import VALUES, values_of_texts
+from monolith.serving.request import VALUES, Column, values_of_texts
 from monolith.serving.server.http.json_answer import METHOD, REFUSED_CODE, number_of, status_message, version_text
 from monolith.serving.server.model_threads import Answer
-from monolith.serving.server.request_core import Target, deadline_error, refusal_of
+from monolith.serving.server.request_core import RequestDispatcher, Target, deadline_error, refusal_of
 from monolith.serving.tensor_messages import message_of, shape_message, strings_of, value_of
 from monolith.serving.wire_methods import (
     METHODS,
@@ -41,12 +41,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from monolith.data import TextColumn
-    from monolith.export import Signature
-    from monolith.rpc import ServerCredentials
-    from monolith.serving.request import Column
     from monolith.serving.server.config import ServerConfig
     from monolith.serving.server.registry import RegisteredModel
-    from monolith.serving.server.request_core import RequestDispatcher
     from monolith.tensors import Ragged
 
 MOST_TEXTS = 1 << 20

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 
 from monolith import environment
-from monolith.clock import SystemClock
-from monolith.observe import METRIC_PREFIX_VARIABLE, MetricClient
+from monolith.clock import Clock, SystemClock
+from monolith.observe import METRIC_PREFIX_VARIABLE, MetricClient, MetricRecorder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor
 
-    from monolith.clock import Clock
-    from monolith.observe import MetricRecorder
     from monolith.serving.promotion.gate import GateVerdict
     from monolith.serving.served_model import Prediction, ShownModel
     from monolith.serving.server.registry import ModelRegistry
@@ -200,24 +198,19 @@ class RecentMean:
             self._old_count = self._old_count * kept + count
 
 
-class _RecordedCall(NamedTuple):
-    model: str
-    signature: str
-    prediction: Prediction
-
-
 class TrafficWatch:
     """Monitor of the calls of all models. Any thread may call `note`; one thread calls `show`."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
-        self._recorded: deque[_RecordedCall] = deque(maxlen=_MOST_RECORDED)
+        self._recorded: deque[tuple[str, str, Prediction]] = deque(maxlen=_MOST_RECORDED)
+        """Model, signature and answer of each call."""
         self._unknown: dict[str, RecentMean] = {}
         self._scores: dict[tuple[str, str, str], RecentMean] = {}
 
     def note(self, model: str, signature: str, prediction: Prediction) -> None:
         """Records a call of a model."""
-        self._recorded.append(_RecordedCall(model, signature, prediction))
+        self._recorded.append((model, signature, prediction))
 
     def show(self, client: MetricClient) -> None:
         """Evaluates the calls since the last time, and emits their metrics."""

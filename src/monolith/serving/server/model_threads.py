@@ -10,21 +10,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from monolith.clock import FOREVER_SECONDS, SystemClock
+from monolith.clock import FOREVER_SECONDS, Clock, SystemClock
 from monolith.errors import DeadlineExceededError, InternalError, InvalidArgumentError, OpError, UnavailableError
-from monolith.serving.request import TypedColumns, length_of
-from monolith.serving.server.request_queue import RequestQueue, Ticket
+from monolith.serving.request import Column, TypedColumns, length_of
+from monolith.serving.server.request_queue import RequestQueue, RequestQueueConfig, Ticket
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
 
-    from monolith.clock import Clock
-    from monolith.serving.request import Column
     from monolith.serving.served_model import ModelVersion, ServedModel
     from monolith.serving.server.metrics import ServingMetrics
     from monolith.serving.server.registry import RegisteredModel
-    from monolith.serving.server.request_queue import RequestQueueConfig
 
 
 class Answer(NamedTuple):

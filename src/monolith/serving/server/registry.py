@@ -9,13 +9,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError, NotFoundError
-from monolith.serving.served_model import why_stale
+from monolith.serving.served_model import ServedModel, why_stale
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from monolith.serving.promotion.promotion import Promotion
-    from monolith.serving.served_model import ServedModel
     from monolith.serving.server.shadow import ShadowTally
 
 

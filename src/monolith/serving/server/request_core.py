@@ -8,22 +8,19 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.errors import DeadlineExceededError, InternalError, NotFoundError, OpError
-from monolith.serving.request import fit
-from monolith.serving.request_log import AnsweredRequest
+from monolith.serving.request import Column, fit
+from monolith.serving.request_log import AnsweredRequest, RequestLog
 from monolith.serving.request_log.log import request_id_of
-from monolith.serving.server.model_threads import Answer, Job
+from monolith.serving.server.model_threads import Answer, Job, ModelThreads
 from monolith.serving.server.shadow import ShadowScorer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from monolith.export import Signature
-    from monolith.serving.request import Column
-    from monolith.serving.request_log import RequestLog
     from monolith.serving.server.config import LimitsConfig
     from monolith.serving.server.metrics import ServingMetrics
-    from monolith.serving.server.model_threads import ModelThreads
-    from monolith.serving.server.registry import ModelRegistry, RegisteredModel
+    from monolith.serving.server.registry import ModelRegistry
 
 _log = logging.getLogger(__name__)
 
@@ -133,9 +130,17 @@ class RequestDispatcher:
             UnavailableError: the server is shutting down.
         """
         begin = time.monotonic()
-        entry = self._take(target)
+        if target.version is None and target.label is None:
+            entry = self.registry.route(target.name, target.request_id)
+        else:
+            entry = self.registry.take(target.name, version=target.version, label=target.label)
         try:
-            known = _signature_of(entry, signature)
+            there = entry.model.signatures
+            known = there.get(signature)
+            if known is None:
+                raise NotFoundError(  # noqa: TRY301 - the entry is given back below
+                    f"model {entry.name!r}: there is no signature {signature!r}; signatures are: {', '.join(there)}"
+                )
             columns = fit(decode(known), known, max_examples=self.limits.examples)
         except BaseException:
             self.registry.give_back(entry)
@@ -158,15 +163,3 @@ class RequestDispatcher:
         except BaseException:
             self.registry.give_back(entry)
             raise
-
-    def _take(self, target: Target) -> RegisteredModel:
-        if target.version is None and target.label is None:
-            return self.registry.route(target.name, target.request_id)
-        return self.registry.take(target.name, version=target.version, label=target.label)
-
-
-def _signature_of(entry: RegisteredModel, name: str) -> Signature:
-    known = entry.model.signatures
-    if name not in known:
-        raise NotFoundError(f"model {entry.name!r}: there is no signature {name!r}; signatures are: {', '.join(known)}")
-    return known[name]

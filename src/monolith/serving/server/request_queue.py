@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from monolith.config import Config, config, require_positive
-from monolith.errors import ResourceExhaustedError, UnavailableError
+from monolith.errors import OpError, ResourceExhaustedError, UnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from monolith.errors import OpError
 
 _LEAST_RETRY_SECONDS = 0.001
 

@@ -44,8 +44,8 @@ class ShardQuestion(NamedTuple):
 class ShardFanOut(Generic[T]):
     """Concurrent requests to several shards. Not thread-safe; for a single use.
 
-    `read` parses the answer to a request; an `OpError` that it raises counts as an error of the replica. `on_failed` is
-    called with the address of each replica that failed, or was so slow that the request was hedged.
+    `read` parses the answer to a request; an `InternalError` that it raises counts as an error of the replica.
+    `on_failed` is called with the address of each replica that failed, or was so slow that the request was hedged.
     """
 
     def __init__(
@@ -108,21 +108,13 @@ class ShardFanOut(Generic[T]):
             return  # another replica was first
         try:
             answer = call.result()
+            self.answers[number] = answer, self._read(number, answer)
+            self._open.discard(number)
         except _FINAL:
             raise
         except OpError as error:
-            self._fail(number, call, error)
-            return
-        try:
-            self.answers[number] = answer, self._read(number, answer)
-        except OpError as error:
-            self._fail(number, call, error)
-            return
-        self._open.discard(number)
-
-    def _fail(self, number: int, call: ShardCall, error: OpError) -> None:
-        self._on_failed(call.address)
-        self._ask(number, self._questions[number].race.failed(error, self._clock.monotonic()))
+            self._on_failed(call.address)
+            self._ask(number, self._questions[number].race.failed(error, self._clock.monotonic()))
 
     def _ask(self, number: int, address: str | None) -> None:
         race = self._questions[number].race
@@ -160,15 +152,12 @@ class ShardFanOut(Generic[T]):
 class HedgedRequest:
     """Hedged request to one shard: calls one replica, and another one if it fails or is slow.
 
-    Each is called at most once.
-
-    Args:
-        replicas: Replicas in the order of calls.
-        hedge_seconds: Delay after which another replica is called in addition.
+    Each is called at most once, in the order given.
     """
 
     replicas: Sequence[str]
     hedge_seconds: float
+    """Delay after which another replica is called in addition."""
     next_hedge: float | None = None
     """Time at which `hedge` should be called; None: never."""
     errors: list[OpError] = field(default_factory=list)
@@ -176,21 +165,17 @@ class HedgedRequest:
     _num_called: int = 0
     _under_way: int = 0
 
-    def begin(self, now: float) -> str | None:
-        """Returns the replica to call first; None if there is none."""
-        return self._ask(now)
-
     def failed(self, error: OpError, now: float) -> str | None:
         """Records a failure; returns the replica to call instead, or None if there is none left."""
         self.errors.append(error)
         self._under_way -= 1
-        return self._ask(now)
+        return self.begin(now)
 
     def hedge(self, now: float) -> str | None:
         """Returns the replica to call in addition to those in flight; None if too early, or none is left."""
         if self.next_hedge is None or now < self.next_hedge:
             return None
-        return self._ask(now)
+        return self.begin(now)
 
     @property
     def latest(self) -> str:
@@ -202,7 +187,8 @@ class HedgedRequest:
         """Whether no replica is left that could answer."""
         return self._under_way == 0 and self._num_called == len(self.replicas)
 
-    def _ask(self, now: float) -> str | None:
+    def begin(self, now: float) -> str | None:
+        """Returns the replica to call next; None if there is none left."""
         if self._num_called == len(self.replicas):
             self.next_hedge = None
             return None

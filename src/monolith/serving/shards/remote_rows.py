@@ -9,35 +9,30 @@ from __future__ import annotations
 import copy
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from monolith import _core
-from monolith.clock import SystemClock
+from monolith.clock import Clock, SystemClock
 from monolith.closing import Closing
 from monolith.config import Config, config, require_positive
 from monolith.errors import InternalError, InvalidArgumentError, OpError
 from monolith.serving.protos import prediction_service_pb2 as messages
-from monolith.serving.shards.channels import ShardChannels
+from monolith.serving.shards.channels import ShardAnswer, ShardCall, ShardChannels
 from monolith.serving.shards.gathering import HedgedRequest, ShardFanOut, ShardQuestion
-from monolith.serving.shards.replicas import ListedReplicas, shard_model
+from monolith.serving.shards.replicas import ListedReplicas, Replicas, shard_model
 from monolith.serving.shards.row_versions import merged_versions
 from monolith.serving.shards.shard_tables import LOOKUP
 from monolith.serving.tensor_messages import message_of, value_of
 from monolith.tables import owned_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import numpy.typing as npt
 
-    from monolith.clock import Clock
     from monolith.rpc import ClientCredentials
-    from monolith.serving.shards.channels import ShardAnswer, ShardCall
-    from monolith.serving.shards.replicas import Replicas
 
 _SHUN_SECONDS = 5.0
 """How long a failed replica is tried after the others."""
@@ -143,27 +138,21 @@ class RemoteRows(Closing):
         return view
 
     def why_not_ready(self, timeout_seconds: float) -> str | None:
-        """Queries the status of every replica; returns a sentence if a shard has no ready replica, else None.
-
-        Args:
-            timeout_seconds: Timeout of an answer.
-        """
-        calls_by_shard = [
-            (
-                shard,
-                [self._channels.status(address, self._spec(shard), timeout_seconds) for address in self._order(shard)],
-            )
+        """Queries the status of every replica; returns a sentence if a shard has no ready replica, else None."""
+        calls = {
+            shard: [
+                self._channels.status(address, self._spec(shard), timeout_seconds) for address in self._order(shard)
+            ]
             for shard in range(self.num_shards)
-        ]
-        for shard, calls in calls_by_shard:
-            problems = []
-            for call in calls:
+        }
+        for shard, asked in calls.items():
+            problem: str | None = "no replica of it is known"
+            for call in asked:
                 problem = _why_not(call)
                 if problem is None:
                     break
-                problems.append(problem)
-            else:
-                return f"shard {shard} of {self._model}: {problems[-1] if problems else 'no replica of it is known'}"
+            if problem is not None:
+                return f"shard {shard} of {self._model}: {problem}"
         return None
 
     def lookup(
@@ -223,12 +212,14 @@ class RemoteRows(Closing):
             for shard in np.unique(shards).tolist():
                 places = np.flatnonzero(shards == shard)
                 distinct, inverse = _distinct(keys[places], own_buckets[places])
-                request, lookups = requests.setdefault(shard, (self._request(shard), []))
+                request, lookups = requests.setdefault(shard, (messages.PredictRequest(), []))
                 request.inputs[table].CopyFrom(message_of(torch.from_numpy(keys[places][distinct])))
                 if sent:
                     own = torch.from_numpy(own_buckets[places][distinct].astype(np.int32))
                     request.inputs[f"{table}_bucket"].CopyFrom(message_of(own))
                 lookups.append(_TableLookup(table, places, inverse, len(distinct)))
+        for shard, (request, _) in requests.items():
+            request.model_spec.CopyFrom(self._spec(shard, LOOKUP))
         return [_ShardPart(shard, *requests[shard]) for shard in sorted(requests)]
 
     def _question(self, part: _ShardPart, seconds: float) -> ShardQuestion:
@@ -236,13 +227,8 @@ class RemoteRows(Closing):
         race = HedgedRequest(self._order(part.shard), seconds / 3 if hedge is None else hedge / 1000)
         return ShardQuestion(f"shard {part.shard} of {self._model}", part.request, race)
 
-    def _request(self, shard: int) -> messages.PredictRequest:
-        spec = self._spec(shard)
-        spec.signature_name = LOOKUP
-        return messages.PredictRequest(model_spec=spec)
-
-    def _spec(self, shard: int) -> messages.ModelSpec:
-        spec = messages.ModelSpec(name=shard_model(self._model, shard))
+    def _spec(self, shard: int, signature: str = "") -> messages.ModelSpec:
+        spec = messages.ModelSpec(name=shard_model(self._model, shard), signature_name=signature)
         if self._version is not None:
             spec.version.value = self._version
         return spec
@@ -287,20 +273,19 @@ class RemoteRows(Closing):
         """
         by_table = []
         for lookup in lookups:
-            expected = [lookup.num_ids, self._dims[lookup.table]]
-            got = "nothing"
+            rows: Any = None
             if lookup.table in answer.response.outputs:
                 try:
                     rows = value_of(answer.response.outputs[lookup.table], name=lookup.table)
                 except InvalidArgumentError as error:
                     raise InternalError(f"shard {shard} of {self._model}: {error.message}") from error
-                if isinstance(rows, torch.Tensor) and rows.dtype == torch.float32 and list(rows.shape) == expected:
-                    by_table.append(rows)
-                    continue
-                got = f"{rows.dtype} {list(rows.shape)}"
-            raise InternalError(
-                f"shard {shard} of {self._model}, table {lookup.table!r}: float32 {expected} expected, got {got}"
-            )
+            expected = [lookup.num_ids, self._dims[lookup.table]]
+            got = "nothing" if rows is None else f"{rows.dtype} {list(rows.shape)}"
+            if got != f"{torch.float32} {expected}":
+                raise InternalError(
+                    f"shard {shard} of {self._model}, table {lookup.table!r}: float32 {expected} expected, got {got}"
+                )
+            by_table.append(rows)
         return by_table
 
     def _note_failed(self, address: str) -> None:

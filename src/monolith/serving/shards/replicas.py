@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from monolith.clock import SystemClock
+from monolith.clock import Clock, SystemClock
 from monolith.cluster import split_address
 from monolith.errors import InvalidArgumentError
 from monolith.tables import owned_ranges, require_owners
@@ -16,7 +16,6 @@ from monolith.tables import owned_ranges, require_owners
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from monolith.clock import Clock
     from monolith.cluster.discovery import ServiceDiscovery
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.closing import Closing
 from monolith.deltalog import DeltaLog
-from monolith.deltalog.follow import schemas_of
+from monolith.deltalog.follow import Staleness, schemas_of
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from monolith.export import open_export, versions_in
 from monolith.files import join
@@ -19,14 +19,12 @@ from monolith.serving.shards.replicas import ShardNumber
 from monolith.serving.shards.shard_server import GRACE_SECONDS, ShardServer
 from monolith.serving.shards.shard_tables import HeldRows, ShardTables
 from monolith.serving.version_watch import VersionWatch
-from monolith.tables import serving_tables
+from monolith.tables import Schema, ServingRows, TableConfig, serving_tables
 from monolith.tables.local import LocalStore
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from monolith.deltalog.follow import Staleness
-    from monolith.tables import Schema, ServingRows, TableConfig
 
 _NEED_RANGES = ("fixed_r8", "one_bit")
 """Compressors whose rows cannot be decoded without their range, which is not part of a schema."""

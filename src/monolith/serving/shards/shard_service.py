@@ -11,18 +11,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from monolith.background import END, End, PeriodicThread
 from monolith.cluster import get_local_server_addr, split_address
-from monolith.serving.server.config import LOOPBACK
-from monolith.serving.server.http.message import HttpResponse
-from monolith.serving.server.metrics import GAUGE_SECONDS
+from monolith.serving.server.config import LOOPBACK, ServerConfig
+from monolith.serving.server.http.message import HttpRequest, HttpResponse, Reply
+from monolith.serving.server.metrics import GAUGE_SECONDS, ServingMetrics
 from monolith.serving.server.server import ServerProcess
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from monolith.cluster.discovery import ServiceDiscovery
-    from monolith.serving.server.config import ServerConfig
-    from monolith.serving.server.http.message import HttpRequest, Reply
-    from monolith.serving.server.metrics import ServingMetrics
     from monolith.serving.shards.served_shard import ServedShard
 
 _log = logging.getLogger(__name__)

@@ -65,28 +65,24 @@ class ShardTables:
     ) -> None:
         if not stores:
             raise InvalidArgumentError("shard: at least one store expected, got none")
-        self._stores = {name: stores[name] for name in sorted(stores)}
+        self.stores = {name: stores[name] for name in sorted(stores)}
+        """Stores by name."""
         self.buckets = buckets
         self._takes_rows = takes_rows
-        self.names = wire_names({name: store.schema.names for name, store in self._stores.items()})
+        self.names = wire_names({name: store.schema.names for name, store in self.stores.items()})
         """Store -> names of its tables in requests."""
         self._num_tables = sum(map(len, self.names.values()))
 
     @property
-    def stores(self) -> Mapping[str, ServingRows]:
-        """Stores by name."""
-        return self._stores
-
-    @property
     def signatures(self) -> list[str]:
         """Names of the signatures."""
-        by_store = [f"{store}/{kind}" for store in self._stores for kind in (RAW_ASSIGN, RAW_KEYS)]
+        by_store = [f"{store}/{kind}" for store in self.stores for kind in (RAW_ASSIGN, RAW_KEYS)]
         return [LOOKUP, RAW_LOOKUP, ASSIGN, *by_store]
 
     @property
     def num_rows(self) -> int:
         """Number of rows of all tables."""
-        return sum(store.stats().rows for store in self._stores.values())
+        return sum(store.stats().rows for store in self.stores.values())
 
     def call(self, signature: str, inputs: Inputs) -> dict[str, torch.Tensor]:
         """Answers one request.
@@ -119,9 +115,9 @@ class ShardTables:
         for store, names in self.names.items():
             keys = [numbers_in(inputs, name, np.int64) for name in names]
             keyed = self._keyed(store, keys, table_buckets(inputs, names, keys))
-            flat = self._stores[store].lookup(keyed).values.cpu()
+            flat = self.stores[store].lookup(keyed).values.cpu()
             at = 0
-            for name, own, dim in zip(names, keys, self._stores[store].schema.dims, strict=True):
+            for name, own, dim in zip(names, keys, self.stores[store].schema.dims, strict=True):
                 if own is not None:
                     rows[name] = flat[at : at + len(own) * dim].reshape(-1, dim)
                     at += len(own) * dim
@@ -135,10 +131,10 @@ class ShardTables:
             keys = [numbers_in(inputs, f"{name}_id", np.int64) for name in names]
             values = [
                 rows_in(inputs, f"{name}_value", 0 if own is None else len(own), dim)
-                for name, own, dim in zip(names, keys, self._stores[store].schema.dims, strict=True)
+                for name, own, dim in zip(names, keys, self.stores[store].schema.dims, strict=True)
             ]
             keyed = self._keyed(store, keys, table_buckets(inputs, names, keys))
-            ready.append((self._stores[store], keyed, np.concatenate([part.reshape(-1) for part in values])))
+            ready.append((self.stores[store], keyed, np.concatenate([part.reshape(-1) for part in values])))
             for name, own in zip(names, keys, strict=True):
                 if own is not None:
                     results[f"{name}_result"] = torch.tensor(len(own))
@@ -152,7 +148,7 @@ class ShardTables:
         sizes = [0 if own is None else len(own) for own in keys]
         flat = np.concatenate([np.empty(0, np.int64), *(own for own in keys if own is not None)])
         splits = np.cumsum([0, *sizes])
-        return buckets_of_keys(self._stores[store].schema, flat, splits, given=buckets, own=self.buckets)
+        return buckets_of_keys(self.stores[store].schema, flat, splits, given=buckets, own=self.buckets)
 
     def _require_known(self, inputs: Inputs, suffixes: Sequence[str]) -> None:
         known = {f"{name}{suffix}" for names in self.names.values() for name in names for suffix in suffixes}
@@ -174,15 +170,15 @@ class ShardTables:
                 own = slice(part[0], part[-1])
                 own_buckets = None if buckets is None else buckets[own]
                 keyed = buckets_of_keys(
-                    self._stores[store].schema, keys[own], part - part[0], given=own_buckets, own=self.buckets
+                    self.stores[store].schema, keys[own], part - part[0], given=own_buckets, own=self.buckets
                 )
-                parts.append(self._stores[store].lookup(keyed).values.cpu())
+                parts.append(self.stores[store].lookup(keyed).values.cpu())
                 first += len(names)
         return torch.cat(parts)
 
     def _raw_assign(self, store: str, inputs: Inputs) -> torch.Tensor:
         require_inputs(inputs, ("id", "id_split", "flat_value"), ("bucket",))
-        place = self._stores[store]
+        place = self.stores[store]
         dims = np.array(place.schema.dims)
         flat = needed_numbers(inputs, "flat_value", np.float32)
         ready = []
@@ -202,7 +198,7 @@ class ShardTables:
         ends = needed_numbers(inputs, "bucket_range", np.int64).tolist()
         if len(ends) != 2 or not 0 <= ends[0] <= ends[1] <= len(ALL_BUCKETS):
             raise InvalidArgumentError(f"bucket_range: [first, end] of 0 to {len(ALL_BUCKETS)} expected, got {ends}")
-        keyed = keys_in(self._stores[store], shared_buckets(range(*ends), self.buckets))
+        keyed = keys_in(self.stores[store], shared_buckets(range(*ends), self.buckets))
         return {
             "id": torch.from_numpy(keyed.keys),
             "id_split": torch.from_numpy(keyed.splits),
@@ -277,11 +273,7 @@ def require_inputs(inputs: Inputs, needed: Sequence[str], optional: Sequence[str
 
 
 def numbers_in(inputs: Inputs, name: str, dtype: type[np.generic], *, dims: int = 1) -> npt.NDArray[Any] | None:
-    """Returns an input as an array; None if it is missing.
-
-    Raises:
-        InvalidArgumentError: the input has another type or shape.
-    """
+    """Returns an input as an array; None if it is missing."""
     return needed_numbers(inputs, name, dtype, dims=dims) if name in inputs else None
 
 
@@ -339,22 +331,13 @@ def stacked_requests(inputs: Inputs, num_tables: int) -> Iterator[RawRequest]:
     splits = flat_splits.reshape(-1, width)
     if (splits[:, 0] != 0).any() or (np.diff(splits) < 0).any() or (splits[:, -1] > len(keys)).any():
         raise InvalidArgumentError(
-            f"id_split: numbers from 0 upwards, to the number of ids, expected; got {_shown(flat_splits)}"
+            f"id_split: numbers from 0 upwards, to the number of ids, expected; got {flat_splits[:8].tolist()}"
+            f"{'...' if len(flat_splits) > 8 else ''}"
         )
     if splits[:, -1].sum() != len(keys):
         raise InvalidArgumentError(f"id: {int(splits[:, -1].sum())} ids expected by id_split, got {len(keys)}")
-    return _requests(keys, splits, buckets)
-
-
-def _requests(
-    keys: npt.NDArray[np.int64], splits: npt.NDArray[np.int64], buckets: npt.NDArray[np.int32] | None
-) -> Iterator[RawRequest]:
     at = 0
     for own in splits:
         end = at + int(own[-1])
         yield RawRequest(keys[at:end], own, None if buckets is None else buckets[at:end])
         at = end
-
-
-def _shown(numbers: npt.NDArray[np.int64]) -> str:
-    return f"{numbers[:8].tolist()}{'...' if len(numbers) > 8 else ''}"

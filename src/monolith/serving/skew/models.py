@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from monolith.checkpoint import get_checkpoint_state
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
-from monolith.export import ExportFolder, OpenedExport, find_export, versions_in
+from monolith.export import ExportFolder, ExportManifest, OpenedExport, Signature, find_export, versions_in
 from monolith.files import basename, join
 from monolith.serving.predictor import Predictor
-from monolith.train import Trainer
+from monolith.train import Task, Trainer
 from monolith.train.config import RestoringConfig, TrainerConfig
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
     from monolith.data import Batch
-    from monolith.export import ExportManifest, Signature
-    from monolith.train import Task
 
 
 _Predict: TypeAlias = "Callable[[Batch, str], Mapping[str, Tensor]]"

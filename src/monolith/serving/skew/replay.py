@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from monolith.data import Batch, DenseColumn, Floats, Ids, Ints, Parser
+from monolith.data import Batch, Column, DenseColumn, Floats, Ids, Ints, Parser
 from monolith.errors import FailedPreconditionError
 from monolith.tensors import Ragged
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from monolith.data import Column
     from monolith.export import InputSpec, Signature
     from monolith.serving.request_log import LoggedRequest
     from monolith.serving.request_log.reading import LoggedExample

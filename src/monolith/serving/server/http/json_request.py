@@ -17,8 +17,8 @@ import torch
 
 from monolith import _core
 from monolith.errors import InvalidArgumentError
-from monolith.export import DEFAULT_SIGNATURE
-from monolith.serving.request import SPLITS, VALUES, is_encoded, require_examples, values_of_texts
+from monolith.export import DEFAULT_SIGNATURE, InputSpec, Signature
+from monolith.serving.request import SPLITS, VALUES, Column, is_encoded, require_examples, values_of_texts
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.data import TextColumn
-    from monolith.export import InputSpec, Signature
-    from monolith.serving.request import Column
     from monolith.serving.server.config import LimitsConfig
 
 MAX_COLUMNS = 1 << 14

@@ -21,16 +21,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from monolith.errors import InvalidArgumentError, PermissionDeniedError, UnauthenticatedError, UnimplementedError
 from monolith.serving.server.http.json_answer import encode_answer, metadata_of, status_of, version_text
 from monolith.serving.server.http.json_request import parse_request
-from monolith.serving.server.http.message import HttpError, HttpResponse, error_response
+from monolith.serving.server.http.message import HttpError, HttpRequest, HttpResponse, Reply, error_response
 from monolith.serving.server.model_threads import Answer
-from monolith.serving.server.request_core import Target
+from monolith.serving.server.request_core import RequestDispatcher, Target
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from monolith.rpc import ServerCredentials
-    from monolith.serving.server.http.message import HttpRequest, Reply
-    from monolith.serving.server.request_core import RequestDispatcher
 
 _SMALL_BODY_BYTES = 64 << 10
 """Bodies up to this size are decoded by the event loop, in less than a millisecond; others by threads."""
@@ -108,18 +106,17 @@ class RestApplication:
         return HttpResponse(200, json.dumps(status_of(entries, registry.labels(target.name), refused)).encode())
 
     def _command(self, route: Route, request: HttpRequest, reply: Reply) -> None:
+        commands, name = self._core.registry.commands, route.target.name
         try:
-            reply(HttpResponse(200, json.dumps(self._commanded(route, request)).encode()))
+            if commands is None:
+                raise UnimplementedError("this server keeps no versions of its models: nothing can be promoted here")  # noqa: TRY301 - as any error
+            if route.verb is None:
+                described = commands.describe(name or None)
+            else:
+                described = commands.command(name, route.verb, parse_command(request.body, request.headers))
+            reply(HttpResponse(200, json.dumps(described).encode()))
         except Exception as error:  # noqa: BLE001 - any error becomes a response
             reply(error_response(error))
-
-    def _commanded(self, route: Route, request: HttpRequest) -> dict[str, Any]:
-        commands, name = self._core.registry.commands, route.target.name
-        if commands is None:
-            raise UnimplementedError("this server keeps no versions of its models: nothing can be promoted here")
-        if route.verb is None:
-            return commands.describe(name or None)
-        return commands.command(name, route.verb, parse_command(request.body, request.headers))
 
     def _predict_large(self, route: Route, request: HttpRequest, reply: Reply) -> None:
         """Decodes a body that would block the event loop; an expired request is not decoded."""
