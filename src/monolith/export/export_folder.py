@@ -119,16 +119,12 @@ def versions_in(path: str) -> list[int]:
     with named_errors(path, "read"):
         local = local_path(path)
         try:
-            numbers = _remote_numbers(path) if local is None else _local_numbers(local)
+            numbers = _highest(open_storage(path).names()) if local is None else _local_numbers(local)
         except (FileNotFoundError, NotADirectoryError):
             return []
         if local is not None:
             return [number for number in numbers if (local / str(number) / MANIFEST).exists()]
     return [number for number in numbers if ExportFolder(join(path, str(number))).is_whole]
-
-
-def _remote_numbers(path: str) -> list[int]:
-    return _highest(open_storage(path).names())
 
 
 def _local_numbers(path: Path) -> list[int]:

@@ -206,7 +206,7 @@ class _Runner(Interpreter):
         except OpError:
             raise
         except Exception:
-            if _is_of_user(n):
+            if isinstance(n.target, OpOverload) and str(n.target).rpartition(".")[0] in user_operations():
                 return _Unknown()
             raise
         for place, output in enumerate(tree_leaves(result)):
@@ -217,10 +217,6 @@ class _Runner(Interpreter):
                     raise DataLossError(f"value {n.name!r}: a number of more than 64 bits")
                 self.sizes[f"{n.name}.{place}"] = (output,)
         return result
-
-
-def _is_of_user(node: Node) -> bool:
-    return isinstance(node.target, OpOverload) and str(node.target).rpartition(".")[0] in user_operations()
 
 
 class _Watched(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -47,21 +47,12 @@ class OpenedExport:
         self.folder = folder
         self.manifest: ExportManifest = folder.manifest()
         self._origin = f"export '{folder.path}'"
-
-    @property
-    def signatures(self) -> Mapping[str, Signature]:
+        self.signatures: Mapping[str, Signature] = self.manifest.signatures
         """Signatures by name."""
-        return self.manifest.signatures
-
-    @property
-    def features(self) -> tuple[FeatureSpec, ...]:
+        self.features: tuple[FeatureSpec, ...] = self.manifest.features
         """Columns of ids."""
-        return self.manifest.features
-
-    @property
-    def dense_columns(self) -> tuple[DenseSpec, ...]:
+        self.dense_columns: tuple[DenseSpec, ...] = self.manifest.dense
         """Columns of numbers."""
-        return self.manifest.dense
 
     def graph(self, signature: str, *, joins_rows: bool = False) -> LoadedGraph:
         """Loads the graph of a signature, which takes the weights as arguments.

@@ -138,7 +138,11 @@ class WithWeights:
     def __init__(self, live: LiveModel, weights: Weights) -> None:
         self._model = live.model
         self._weights = weights
-        self.signatures = live.model.signatures
+
+    @property
+    def signatures(self) -> Mapping[str, Any]:
+        """Signatures by name."""
+        return self._model.signatures
 
     def predict(self, inputs: Any, signature: str) -> GraphResult:
         """Predicts with the candidate weights and the current rows."""

@@ -19,7 +19,7 @@ from monolith.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
-from monolith.export import DEFAULT_SIGNATURE, FeatureSpec, Signature
+from monolith.export import DEFAULT_SIGNATURE, Signature
 from monolith.serving.export_versions import ExportVersions, FoundExport
 from monolith.serving.live_model import OWN_WEIGHTS
 from monolith.serving.loaded_model import LoadedModel, LookupKeys, Weights
@@ -308,9 +308,6 @@ class EntryModel:
             }
         return merged, chosen.number
 
-    def _wire_name(self, feature: FeatureSpec) -> str:
-        return self._names[feature.store][self._schemas[feature.store].names.index(feature.table)]
-
     @contextmanager
     def _model(self) -> Iterator[LoadedModel]:
         """Borrows a model that no other thread uses."""
@@ -324,7 +321,9 @@ class EntryModel:
         """Returns table name at the shards -> the keys of the ids of a request, and their buckets."""
         by_table: dict[str, list[LookupKeys]] = {}
         for lookup in lookups:
-            by_table.setdefault(self._wire_name(lookup.feature), []).append(lookup)
+            store, table = lookup.feature.store, lookup.feature.table
+            wire_name = self._names[store][self._schemas[store].names.index(table)]
+            by_table.setdefault(wire_name, []).append(lookup)
         return {
             table: (
                 np.concatenate([lookup.keys for lookup in some]),

@@ -6,9 +6,10 @@ Each checkpoint is a `TaskSession`, which predicts in a thread of its own.
 from __future__ import annotations
 
 import threading
+from concurrent.futures import Future
 from contextlib import contextmanager
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.nn import EmbeddingOutputs, Embeddings
+    from monolith.tables import Store
 
 _CLOSE_SECONDS = 10.0
 """How long `close` waits for running calls."""
@@ -155,12 +157,12 @@ class TaskModel(ServedModel, Closing):
     @property
     def num_rows(self) -> int:
         """Number of rows of all tables."""
-        return self._live.num_rows
+        return sum(store.stats().rows for store in self._live.stores.values())
 
     @property
     def memory_bytes(self) -> int:
         """Memory of the tables."""
-        return self._live.memory_bytes
+        return sum(store.stats().memory_bytes for store in self._live.stores.values())
 
     def close(self) -> None:
         """Closes the model after running calls are completed; a hanging call is abandoned after 10 s. Idempotent."""
@@ -223,14 +225,6 @@ def _shaped(values: Column, spec: InputSpec) -> Column:
     return flat if len(spec.shape) == 1 else flat.reshape(values.num_rows, width)
 
 
-class _QueuedBatch(NamedTuple):
-    """A queued batch."""
-
-    batch: Batch
-    done: SimpleQueue[Any]
-    """Receives the predictions, or the error."""
-
-
 class TaskSession:
     """One checkpoint of a task. Thread-safe; the session's own thread processes batches one at a time.
 
@@ -244,15 +238,11 @@ class TaskSession:
         self._trainer = Trainer(task, config)
         self.name = str(self._trainer.task.p.name)
         self.checkpoint = checkpoint
-        self._waiting: SimpleQueue[_QueuedBatch | None] = SimpleQueue()
-        self._opened: SimpleQueue[BaseException | None] = SimpleQueue()
-        self.signatures: dict[str, Signature] = {}
-        self._thread = threading.Thread(target=self._run, name="monolith-task", daemon=True)
+        self._waiting: SimpleQueue[tuple[Batch, Future[Any]] | None] = SimpleQueue()
+        opened: Future[dict[str, Signature]] = Future()
+        self._thread = threading.Thread(target=self._run, args=(opened,), name="monolith-task", daemon=True)
         self._thread.start()
-        error = self._opened.get()
-        if error is not None:
-            self._thread.join()
-            raise error
+        self.signatures = opened.result()
 
     @property
     def step(self) -> int:
@@ -260,16 +250,9 @@ class TaskSession:
         return 0 if self._trainer.state is None else self._trainer.state.global_step
 
     @property
-    def num_rows(self) -> int:
-        """Number of rows of all tables."""
-        state = self._trainer.state
-        return 0 if state is None else sum(store.stats().rows for store in state.stores.values())
-
-    @property
-    def memory_bytes(self) -> int:
-        """Memory of the tables."""
-        state = self._trainer.state
-        return 0 if state is None else sum(store.stats().memory_bytes for store in state.stores.values())
+    def stores(self) -> Mapping[str, Store]:
+        """Stores of the tables, by name."""
+        return {} if self._trainer.state is None else self._trainer.state.stores
 
     def predict(self, batch: Batch) -> Any:
         """Predicts a batch, as `Trainer.predict` does. Must not be called after `close`.
@@ -277,35 +260,29 @@ class TaskSession:
         Raises:
             BaseException: the error raised by `model_fn`.
         """
-        queued = _QueuedBatch(batch, SimpleQueue())
-        self._waiting.put(queued)
-        outcome = queued.done.get()
-        if isinstance(outcome, BaseException):
-            raise outcome
-        return outcome
+        done: Future[Any] = Future()
+        self._waiting.put((batch, done))
+        return done.result()
 
     def close(self) -> None:
         """Completes queued batches, and closes the session. Idempotent."""
         self._waiting.put(None)
         self._thread.join()
 
-    # In the thread of the session
-
-    def _run(self) -> None:
+    def _run(self, opened: Future[dict[str, Signature]]) -> None:
+        """Predicts, in the thread of the session."""
         try:
             with self._trainer.inference_session() as session:
-                self.signatures = _signatures(session)
-                self._opened.put(None)
-                self._answer_all(session)
+                opened.set_result(_signatures(session))
+                while (queued := self._waiting.get()) is not None:
+                    batch, done = queued
+                    try:
+                        done.set_result(session.run(batch).predictions)
+                    except BaseException as error:  # noqa: BLE001 - raised by `predict`
+                        done.set_exception(error)
         except BaseException as error:  # noqa: BLE001 - raised by the constructor
-            self._opened.put(error)
-
-    def _answer_all(self, session: Session) -> None:
-        while (queued := self._waiting.get()) is not None:
-            try:
-                queued.done.put(session.run(queued.batch).predictions)
-            except BaseException as error:  # noqa: BLE001 - raised by `predict`
-                queued.done.put(error)
+            if not opened.done():
+                opened.set_exception(error)
 
 
 def _signatures(session: Session) -> dict[str, Signature]:

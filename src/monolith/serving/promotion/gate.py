@@ -7,7 +7,7 @@ import math
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import torch
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor
+
+    from monolith.serving.live_model import WithWeights
+    from monolith.serving.served_model import ServedModel
 
 
 @config
@@ -88,17 +91,7 @@ class GateVerdict(NamedTuple):
     """Why the version must not be served; None: it may be."""
 
 
-class Judged(Protocol):
-    """A model that can be judged: a predictor, or an object with the same methods."""
-
-    @property
-    def signatures(self) -> Mapping[str, Signature]:
-        """Signatures by name."""
-
-    def predict(self, inputs: Any, signature: str) -> Any:
-        """Returns an answer with ``outputs``."""
-
-
+Judged: TypeAlias = "ServedModel | WithWeights"
 _NOTHING = Figures(math.nan, math.nan, 0, 0)
 
 

@@ -144,12 +144,9 @@ class DiscoverySyncBackend:
         self._shards = [ShardNumber(index, num_shards) for index in range(num_shards)]
         self._positions = positions
         self._options = options
-        shard_role(model, 0)
-
-    @property
-    def num_shards(self) -> int:
+        self.num_shards = num_shards
         """Number of serving shards of the model."""
-        return len(self._shards)
+        shard_role(model, 0)
 
     def get_sync_targets(self, sub_graph: str) -> Sequence[str]:
         """Returns the addresses of the replicas of a sub-graph, ordered by replica number.

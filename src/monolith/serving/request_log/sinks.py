@@ -49,15 +49,11 @@ class RolledFiles:
         self._server = f"{host}-{os.getpid()}-{secrets.token_hex(4)}"
         self._number = 0
         self._descriptor: int | None = None
-        self._path = self._folder
+        self.path = self._folder
+        """Current file; the folder before the first one."""
         self._end = 0
         self._began = 0.0
         self._require_writable()
-
-    @property
-    def path(self) -> Path:
-        """Current file; the folder before the first one."""
-        return self._path
 
     def append(self, request_id: bytes, records: Sequence[bytes]) -> None:  # noqa: ARG002 - a topic needs the request
         """Writes the records of a request, all or none."""
@@ -103,7 +99,7 @@ class RolledFiles:
         with named_errors(str(path), "written"):
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
             self._descriptor = os.open(path, flags, 0o644)
-        self._path = path
+        self.path = path
         self._number += 1
         self._end, self._began = 0, self._clock.monotonic()
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from google.protobuf.message import DecodeError
+from google.protobuf.wrappers_pb2 import Int64Value
 from torch import Tensor
 
 from monolith.cluster import concat_ip_and_port
@@ -96,7 +97,7 @@ class GrpcService:
         target = _target_of(request.model_spec)
         with self._core.registry.using(target.name, version=target.version, label=target.label) as entry:
             return messages.GetModelMetadataResponse(
-                model_spec=_spec_of(entry.name, entry.version),
+                model_spec=messages.ModelSpec(name=entry.name, version=Int64Value(value=entry.version)),
                 metadata={_SIGNATURES: packed_signatures(_signatures_of(entry))},
             )
 
@@ -170,12 +171,6 @@ def _target_of(spec: messages.ModelSpec, request_id: str | None = None) -> Targe
         raise InvalidArgumentError("model_spec: must name a model")
     version = spec.version.value if spec.HasField("version") else None
     return Target(spec.name, version, spec.version_label or None, request_id)
-
-
-def _spec_of(name: str, version: int, signature: str = "") -> messages.ModelSpec:
-    spec = messages.ModelSpec(name=name, signature_name=signature)
-    spec.version.value = version
-    return spec
 
 
 def columns_of(inputs: Mapping[str, Any], signature: Signature) -> dict[str, Column]:

@@ -40,17 +40,13 @@ class ServingMetrics:
 
     def __init__(self, recorder: MetricRecorder | None = None) -> None:
         prefix = environment.get(METRIC_PREFIX_VARIABLE) or DEFAULT_PREFIX
-        self._client = MetricClient(prefix, recorder=recorder)
+        self.client = MetricClient(prefix, recorder=recorder)
+        """Client with the same prefix, for components with their own metrics."""
         self._watch = TrafficWatch()
         self._answers: dict[tuple[str, int], Callable[[float], None]] = {}
         self._timers: dict[tuple[str, str, str], Callable[[float], None]] = {}
         self._hit_rates: dict[str, Callable[[float], None]] = {}
-        self._refusals = self._client.counter("refusals")
-
-    @property
-    def client(self) -> MetricClient:
-        """Client with the same prefix, for components with their own metrics."""
-        return self._client
+        self._refusals = self.client.counter("refusals")
 
     def count_answer(self, model: str, signature: str, seconds: float, status: int) -> None:
         """Counts an answered request, successful or not.
@@ -63,7 +59,7 @@ class ServingMetrics:
         """
         count = self._answers.get((model, status))
         if count is None:
-            count = self._client.counter("requests", {"model_name": model, "code": status})
+            count = self.client.counter("requests", {"model_name": model, "code": status})
             self._answers[model, status] = count
         count(1)
         if status == 0:
@@ -76,7 +72,7 @@ class ServingMetrics:
         if prediction.num_ids:
             rate = self._hit_rates.get(model)
             if rate is None:
-                rate = self._hit_rates[model] = self._client.timer("lookup_fid_hit_rate", {"name": model})
+                rate = self._hit_rates[model] = self.client.timer("lookup_fid_hit_rate", {"name": model})
             rate(prediction.num_found / prediction.num_ids)
 
     def count_refusal(self) -> None:
@@ -85,27 +81,27 @@ class ServingMetrics:
 
     def count_expired(self) -> None:
         """Counts a request that expired in the queue."""
-        self._client.emit_counter("expired")
+        self.client.emit_counter("expired")
 
     def count_shadow(self, model: str, version: int, outcome: str) -> None:
         """Counts an answered request that was offered to the shadow: ``scored``, ``dropped`` or ``failed``."""
-        self._client.emit_counter("shadow_requests", 1, {"model_name": model, "version": version, "outcome": outcome})
+        self.client.emit_counter("shadow_requests", 1, {"model_name": model, "version": version, "outcome": outcome})
 
     def show_shadow(self, model: str, version: int, compared: Compared) -> None:
         """Records how the scores of a shadow differ in one request."""
         tags = {"model_name": model, "version": version}
         if compared.scores:
-            self._client.emit_timer("shadow_difference", compared.difference / compared.scores, tags)
+            self.client.emit_timer("shadow_difference", compared.difference / compared.scores, tags)
         if compared.not_finite:
-            self._client.emit_counter("shadow_not_finite", compared.not_finite, tags)
+            self.client.emit_counter("shadow_not_finite", compared.not_finite, tags)
 
     def count_verdict(self, model: str, kind: str, verdict: GateVerdict) -> None:
         """Counts a verdict of the gate on an export or dense weights."""
         tags = {"model_name": model, "kind": kind}
         if verdict.refused is not None:
-            self._client.emit_counter("gate_refusals", 1, tags)
-        self._client.emit_store("gate_auc", verdict.figures.auc, tags)
-        self._client.emit_store("gate_calibration", verdict.figures.calibration, tags)
+            self.client.emit_counter("gate_refusals", 1, tags)
+        self.client.emit_store("gate_auc", verdict.figures.auc, tags)
+        self.client.emit_store("gate_calibration", verdict.figures.calibration, tags)
 
     def show_models(self, registry: ModelRegistry) -> None:
         """Emits size and freshness of each version."""
@@ -115,30 +111,30 @@ class ServingMetrics:
     def show_model(self, name: str, model: ShownModel) -> None:
         """Emits size and freshness of one model."""
         tags = {"model_name": name, "version": int(model.version.export)}
-        self._client.emit_store("rows", model.num_rows, tags)
-        self._client.emit_store("memory_bytes", model.memory_bytes, tags)
-        self._client.emit_store("ready", float(model.is_ready), tags)
+        self.client.emit_store("rows", model.num_rows, tags)
+        self.client.emit_store("memory_bytes", model.memory_bytes, tags)
+        self.client.emit_store("ready", float(model.is_ready), tags)
         staleness = model.staleness
         if staleness is not None:
-            self._client.emit_store("staleness", staleness.now, tags)
+            self.client.emit_store("staleness", staleness.now, tags)
             if not math.isnan(staleness.p50):
-                self._client.emit_store("staleness_p50", staleness.p50, tags)
-                self._client.emit_store("staleness_p99", staleness.p99, tags)
+                self.client.emit_store("staleness_p50", staleness.p50, tags)
+                self.client.emit_store("staleness_p99", staleness.p99, tags)
 
     def show_traffic(self) -> None:
         """Emits the drift of requests and answers."""
-        self._watch.show(self._client)
+        self._watch.show(self.client)
 
     def show_queue(self, waiting: int, expected_wait_seconds: float) -> None:
         """Emits the state of the queue."""
-        self._client.emit_store("queue_requests", waiting)
-        self._client.emit_store("queue_wait", expected_wait_seconds)
+        self.client.emit_store("queue_requests", waiting)
+        self.client.emit_store("queue_wait", expected_wait_seconds)
 
     def _timer(self, name: str, model: str, signature: str) -> Callable[[float], None]:
         """Returns a cached timer for every request, so that name and tags are checked only once."""
         timer = self._timers.get((name, model, signature))
         if timer is None:
-            timer = self._client.timer(name, {"model_name": model, "signature_name": signature})
+            timer = self.client.timer(name, {"model_name": model, "signature_name": signature})
             self._timers[name, model, signature] = timer
         return timer
 

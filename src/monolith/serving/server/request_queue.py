@@ -102,21 +102,17 @@ class RequestQueue:
         self._running: dict[int, tuple[float, float]] = {}
         """Number of a call -> its start, and its estimated duration."""
         self._num_calls = 0
-        self._num_waiting = 0
+        self.num_waiting = 0
+        """Number of requests in the queue."""
         self._first_deadline = math.inf
         """Lower bound of the deadlines of queued requests."""
         self.is_draining = False
         """Whether new requests are rejected, and no request waits for a batch."""
 
     @property
-    def num_waiting(self) -> int:
-        """Number of requests in the queue."""
-        return self._num_waiting
-
-    @property
     def is_idle(self) -> bool:
         """Whether no request is queued and no call is running."""
-        return self._num_waiting == 0 and not self._running
+        return self.num_waiting == 0 and not self._running
 
     def expected_wait(self, now: float) -> float:
         """Estimates the wait of a request that arrives now, in seconds."""
@@ -127,11 +123,11 @@ class RequestQueue:
         if self.is_draining:
             return UnavailableError("the server is about to end; ask another one")
         wait = self.expected_wait(now)
-        if wait == 0.0 and self._num_waiting < self._rules.max_waiting:
+        if wait == 0.0 and self.num_waiting < self._rules.max_waiting:
             return None
         retry = max(wait, _LEAST_RETRY_SECONDS)
-        if self._num_waiting >= self._rules.max_waiting:
-            text = f"the server is overloaded: {self._num_waiting} requests wait, and more may not; try again later"
+        if self.num_waiting >= self._rules.max_waiting:
+            text = f"the server is overloaded: {self.num_waiting} requests wait, and more may not; try again later"
             return OverloadedError(text, retry_after_seconds=retry)
         if wait > self._rules.max_wait_seconds:
             text = (
@@ -161,7 +157,7 @@ class RequestQueue:
         waiting = self._waiting.setdefault(ticket.cost, [0, 0])
         waiting[0] += 1
         waiting[1] += ticket.rows
-        self._num_waiting += 1
+        self.num_waiting += 1
         self._first_deadline = min(self._first_deadline, ticket.deadline)
         return None
 
@@ -202,7 +198,7 @@ class RequestQueue:
 
     def _ahead(self, now: float) -> float:
         """Estimates the seconds of the calls before a request that arrives now."""
-        if self._num_waiting == 0 and len(self._running) < self._rules.threads:
+        if self.num_waiting == 0 and len(self._running) < self._rules.threads:
             return 0.0
         ahead = sum(max(0.0, begin + seconds - now) for begin, seconds in self._running.values())
         for cost, (requests, rows) in self._waiting.items():
@@ -237,7 +233,7 @@ class RequestQueue:
         waiting = self._waiting[ticket.cost]
         waiting[0] -= 1
         waiting[1] -= ticket.rows
-        self._num_waiting -= 1
+        self.num_waiting -= 1
 
 
 _FORGETS = 0.95

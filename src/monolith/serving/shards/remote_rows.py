@@ -112,7 +112,9 @@ class RemoteRows(Closing):
         self._config = RemoteRowsConfig(**options)
         self._clock = self._config.clock or SystemClock()
         self._channels = ShardChannels(self._config.credentials)
-        self.ranges = owned_ranges(self._replicas.num_shards)
+        self.num_shards = self._replicas.num_shards
+        """Number of shards of the model."""
+        self.ranges = owned_ranges(self.num_shards)
         """The buckets of each shard."""
         self._starts = np.array([buckets.start for buckets in self.ranges[1:]])
         self._version: int | None = None
@@ -120,11 +122,6 @@ class RemoteRows(Closing):
         self._failed_at: dict[str, float] = {}
         """Address -> time of its last failure."""
         self._random = random.Random()  # noqa: S311 - load balancing, not security
-
-    @property
-    def num_shards(self) -> int:
-        """Number of shards of the model."""
-        return len(self.ranges)
 
     def of_version(self, version: int | None, tables: Mapping[str, int]) -> RemoteRows:
         """Returns a view of these shards for one version of the model and its tables; closed with this object.

@@ -88,11 +88,8 @@ class ListedReplicas:
                 f"replicas: an address for every shard expected, got {[list(addresses) for addresses in shards]}"
             )
         self._shards = [tuple(shard) for shard in shards]
-
-    @property
-    def num_shards(self) -> int:
+        self.num_shards = len(self._shards)
         """Number of shards of the model."""
-        return len(self._shards)
 
     def of(self, shard: int) -> Sequence[str]:
         """Returns the listed addresses."""
@@ -139,16 +136,13 @@ class DiscoveredReplicas:
     ) -> None:
         self._discovery = discovery
         self._roles = [shard_role(model, shard) for shard in range(num_shards)]
+        self.num_shards = num_shards
+        """Number of shards of the model."""
         self._refresh_seconds = refresh_seconds
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._known: dict[int, tuple[str, ...]] = {}
         self._queried_at: dict[int, float] = {}
-
-    @property
-    def num_shards(self) -> int:
-        """Number of shards of the model."""
-        return len(self._roles)
 
     def of(self, shard: int) -> Sequence[str]:
         """Returns the last addresses reported by the service."""

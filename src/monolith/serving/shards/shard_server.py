@@ -12,6 +12,8 @@ import secrets
 import time
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from google.protobuf.wrappers_pb2 import Int64Value
+
 from monolith.cluster import concat_ip_and_port
 from monolith.config import Config, config, require_positive
 from monolith.errors import InternalError, InvalidArgumentError, NotFoundError, OpError, UnavailableError
@@ -162,7 +164,10 @@ class ShardServer:
             raise InvalidArgumentError(f"output_filter: no output {missing[0]!r}; {signature} has {', '.join(outputs)}")
         context.set_trailing_metadata(((LIFE_KEY, self.life), (SPARSE_KEY, json.dumps(sparse))))
         return messages.PredictResponse(
-            model_spec=self._spec(signature, rows.version), outputs={name: message_of(outputs[name]) for name in names}
+            model_spec=messages.ModelSpec(
+                name=self.model, signature_name=signature, version=Int64Value(value=rows.version)
+            ),
+            outputs={name: message_of(outputs[name]) for name in names},
         )
 
     def _status(self, request: messages.GetModelStatusRequest, context: Any) -> messages.GetModelStatusResponse:
@@ -183,11 +188,6 @@ class ShardServer:
             return self._rows.of(spec.version.value if spec.HasField("version") else None)
         except NotFoundError as error:
             raise NotFoundError(f"{self.model}: {error.message}") from None
-
-    def _spec(self, signature: str, version: int) -> messages.ModelSpec:
-        spec = messages.ModelSpec(name=self.model, signature_name=signature)
-        spec.version.value = version
-        return spec
 
     # Internals
 

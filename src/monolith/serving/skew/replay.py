@@ -83,7 +83,7 @@ def _compare(
     replayed = {name: values.detach().double().numpy() for name, values in answer.items()}
     counted = report.versions[request.export]
     for row, example in enumerate(request.examples):
-        again_of = {name: _row_of(values, row) for name, values in replayed.items()}
+        again_of = {name: np.reshape(values[row] if values.ndim else values, -1) for name, values in replayed.items()}
         output, logged, again = _farthest(request, example, again_of)
         counted.examples += 1
         size = _apart(logged, again)
@@ -127,10 +127,6 @@ def _farthest(
     if most is None:
         raise FailedPreconditionError(f"request {request.request_id!r}: no output was logged")
     return most[1]
-
-
-def _row_of(values: NDArray[np.float64], row: int) -> NDArray[np.float64]:
-    return np.reshape(values[row] if values.ndim else values, -1)
 
 
 def _apart(one: float, other: float) -> float:
