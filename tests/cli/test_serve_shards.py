@@ -22,8 +22,7 @@ from monolith.cli import main
 from monolith.online import DeltaPublisher
 from monolith.serving import Predictor, export
 from monolith.serving.protos import prediction_service_pb2 as messages
-from monolith.serving.tensor_messages import message_of, value_of
-from monolith.serving.wire_methods import METHODS, PREDICTION_SERVICE, path_of
+from monolith.serving.tensor_messages import METHODS, PREDICTION_SERVICE, message_of, path_of, value_of
 from monolith.tensors import Ragged
 from monolith.testing import NumberedBatches
 from monolith.train import Trainer, TrainerConfig

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from monolith.export.export_folder import ExportFolder, versions_in
-from monolith.export.export_records import ExportRecords
+from monolith.export.export_folder import ExportFolder, ExportRecords, versions_in
 from monolith.export.manifest import ExportManifest, RowsPlace
 
 if TYPE_CHECKING:

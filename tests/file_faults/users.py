@@ -16,8 +16,7 @@ from monolith.data.file_queue.shared import SharedFileQueue
 from monolith.data.records.reader import read_examples
 from monolith.data.records.writer import write_examples
 from monolith.deltalog import DeltaLog, IncrementKind
-from monolith.export.export_folder import ExportFolder, HeldFolder, versions_in
-from monolith.export.export_records import ExportRecords
+from monolith.export.export_folder import ExportFolder, ExportRecords, HeldFolder, versions_in
 from monolith.export.manifest import ExportManifest, RowsPlace
 from monolith.files import CopyFile, replaced_file, text_files
 from monolith.job.queue_logs import QueueLogs

@@ -17,7 +17,7 @@ from monolith.export import allowed_operations, trial
 from monolith.export.export_folder import ExportFolder, HeldFolder
 from monolith.files import seal
 from monolith.serving import Predictor, allow_operations, export_versions, version_watch
-from monolith.serving.promotion.version_source import ExportVersionSource
+from monolith.serving.promotion.promotion import ExportVersionSource
 from serving.server.promoted_models import wait_until
 from serving.small_models import make_batch, trained
 

@@ -34,8 +34,7 @@ from monolith.errors import (
 from monolith.online import DeltaPublisher
 from monolith.rpc.credentials import ClientCredentials, ServerCredentials
 from monolith.serving.protos import prediction_service_pb2 as messages
-from monolith.serving.shards.channels import ShardChannels
-from monolith.serving.shards.gathering import HedgedRequest
+from monolith.serving.shards.channels import HedgedRequest, ShardChannels
 from monolith.serving.shards.remote_rows import RemoteRows
 from monolith.serving.shards.replicas import DiscoveredReplicas, ListedReplicas, ShardNumber, shard_role
 from monolith.serving.shards.served_shard import serve_shard

@@ -16,8 +16,7 @@ import torch
 from monolith import environment
 from monolith.serving import export
 from monolith.serving.protos import prediction_service_pb2 as messages
-from monolith.serving.tensor_messages import message_of, value_of
-from monolith.serving.wire_methods import METHODS, PREDICTION_SERVICE, path_of
+from monolith.serving.tensor_messages import METHODS, PREDICTION_SERVICE, message_of, path_of, value_of
 from monolith.tensors import Ragged
 from monolith.train import SavingConfig, Trainer, TrainerConfig
 from serving.deepfm_task import DeepFM, make_batch

@@ -22,8 +22,7 @@ from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.protos.tensor_pb2 import DT_STRING
 from monolith.serving.server import ModelRegistry, ModelServer
 from monolith.serving.server.grpc_service import MOST_TEXTS
-from monolith.serving.tensor_messages import message_of, value_of
-from monolith.serving.wire_methods import PREDICTION_SERVICE, path_of
+from monolith.serving.tensor_messages import PREDICTION_SERVICE, message_of, path_of, value_of
 from monolith.tables.compressors import Fp32
 from monolith.train import Spec, Trainer
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from monolith.export.export_folder import versions_in
-from monolith.export.export_records import ExportRecords
+from monolith.export.export_folder import ExportRecords, versions_in
 from monolith.export.opened import graph_name, open_export
 from monolith.export.writer import ExportConfig
 from monolith.observe import get_metric_prefix, process_recorder

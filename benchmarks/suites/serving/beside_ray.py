@@ -98,8 +98,7 @@ class _Replica:
 
         from monolith.serving.request import fit  # noqa: PLC0415
         from monolith.serving.server import LimitsConfig  # noqa: PLC0415
-        from monolith.serving.server.http.json_answer import encode_answer  # noqa: PLC0415 - as the import above
-        from monolith.serving.server.http.json_request import parse_request  # noqa: PLC0415
+        from monolith.serving.server.http.json_request import encode_answer, parse_request  # noqa: PLC0415
 
         limits = LimitsConfig()
         asked = parse_request(await request.body(), limits)

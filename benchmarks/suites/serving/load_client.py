@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
-from monolith.serving.wire_methods import PREDICTION_SERVICE, path_of
+from monolith.serving.tensor_messages import PREDICTION_SERVICE, path_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -1,9 +1,9 @@
 from .allowed_operations import allow_operations as allow_operations
 from .export_folder import ExportFolder as ExportFolder
+from .export_folder import ExportRecords as ExportRecords
 from .export_folder import HeldFolder as HeldFolder
 from .export_folder import find_export as find_export
 from .export_folder import versions_in as versions_in
-from .export_records import ExportRecords as ExportRecords
 from .graph import ModelCall as ModelCall
 from .graph import ModelGraph as ModelGraph
 from .graph import named_predictions as named_predictions

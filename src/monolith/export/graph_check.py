@@ -37,12 +37,7 @@ _VALUES = ("tensor_values", "sym_int_values", "sym_bool_values", "sym_float_valu
 
 
 def require_plain_graph(module: Any, *, origin: str) -> None:
-    """Validates the JSON of a graph.
-
-    Raises:
-        UnimplementedError: an operation is not allowed.
-        DataLossError: the graph is invalid otherwise.
-    """
+    """Validates the JSON of a graph."""
     try:
         graph = module["graph"]
         if len(graph["nodes"]) > MOST_NODES:

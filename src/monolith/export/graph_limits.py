@@ -114,10 +114,6 @@ def require_bounded_graph(module: GraphModule, inputs: Sequence[InputShape | Ten
     """Runs a graph on meta tensors, for several numbers of examples.
 
     Weights and constants are given as tensors, all other inputs by shape.
-
-    Raises:
-        DataLossError: its results are too large, their sizes do not grow linearly with the examples, or it writes to
-            its inputs.
     """
     names = sorted({value.first for value in inputs if isinstance(value, InputShape) and value.first})
     columns = [name for name in names if name not in {"examples", "splits"}]

@@ -59,12 +59,7 @@ def schema_of(described: Mapping[str, Any], *, origin: str) -> Schema:
 
 
 def tables_of(described: Mapping[str, Any], *, origin: str) -> dict[str, TableConfig]:
-    """Returns configs of serving tables for these rows.
-
-    Raises:
-        DataLossError: the description was not written by `describe_tables`.
-        UnimplementedError: this build does not support a kind of segment.
-    """
+    """Returns configs of serving tables for these rows."""
     made = serving_tables(schema_of(described, origin=origin))
     try:
         return {name: _table(config, described[name]) for name, config in made.items()}

@@ -79,11 +79,7 @@ class _SilentHandler(WSGIRequestHandler):
 
 
 def bounded_server(application: Any, host: str, port: int) -> WSGIServer:
-    """Returns a listening server; `serve_forever` answers.
-
-    Raises:
-        OSError: the address cannot be listened on.
-    """
+    """Returns a listening server; `serve_forever` answers."""
     family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     kind = type("_Server", (_BoundedServer,), {"address_family": family})
     return make_server(str(address[0]), port, application, kind, handler_class=_SilentHandler)

@@ -4,7 +4,7 @@ May import `online`, `train` and everything below them; only `cli` and `launch` 
 it loads the output of `monolith.serving.export`, follows a delta log, and answers the requests of ``monolith serve``,
 which is in `server`. `layout` builds the inputs of a graph from requests. `shards` serves and looks up rows that are
 divided among processes, `push` sends them to receivers. Messages are those of TensorFlow Serving, so that its clients
-need no change: `wire_methods.py`, `tensor_messages.py`.
+need no change: `tensor_messages.py`.
 """
 
 from __future__ import annotations

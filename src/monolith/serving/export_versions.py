@@ -24,11 +24,7 @@ class FoundExport(NamedTuple):
 
 
 class ExportVersions:
-    """The versions of an export. Thread-safe.
-
-    Raises:
-        NotFoundError: there is no export at the path.
-    """
+    """The versions of an export. Thread-safe."""
 
     def __init__(self, path: str) -> None:
         folder = find_export(path)

@@ -18,8 +18,7 @@ from monolith.errors import (
 )
 from monolith.export import DEFAULT_SIGNATURE, Signature
 from monolith.serving.export_versions import ExportVersions, FoundExport
-from monolith.serving.live_model import LiveModel, LiveRows, WithWeights, has_base_of_all
-from monolith.serving.loaded_model import LoadedModel
+from monolith.serving.loaded_model import LiveModel, LiveRows, LoadedModel, WithWeights, has_base_of_all
 from monolith.serving.served_model import ModelVersion, Prediction, ServedModel, lag_reason
 from monolith.serving.version_watch import VersionWatch
 from monolith.tables import LocalStore, ServingRows, TableConfig

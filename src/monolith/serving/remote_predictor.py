@@ -21,8 +21,7 @@ from monolith.errors import (
 )
 from monolith.export import DEFAULT_SIGNATURE, Signature
 from monolith.serving.export_versions import ExportVersions, FoundExport
-from monolith.serving.live_model import OWN_WEIGHTS
-from monolith.serving.loaded_model import LoadedModel, LookupKeys, Weights
+from monolith.serving.loaded_model import OWN_WEIGHTS, LoadedModel, LookupKeys, Weights
 from monolith.serving.served_model import ModelVersion, Prediction, ServedModel, lag_reason
 from monolith.serving.shards.remote_rows import FetchedRows, RemoteRows
 from monolith.serving.shards.row_versions import DenseSet, DenseSets
@@ -182,7 +181,7 @@ class RemotePredictor(ServedModel, Closing):
         if self._dense is None or self._follower is None:
             return
         dense = DenseSet(weights, self._follower.dense_number, self._follower.dense_needs)
-        self._live.require_fitting(dense)
+        self._live.models[0].with_weights(dense.weights)  # refuses those of another model
         self._dense.add(dense)
 
     def _look(self) -> int | None:
@@ -221,11 +220,7 @@ _MOST_ROWS = 200_000
 
 
 class EntryModel:
-    """Model whose rows are looked up at shards for each request. Thread-safe.
-
-    Raises:
-        FailedPreconditionError: the export is for another number of shards.
-    """
+    """Model whose rows are looked up at shards for each request. Thread-safe."""
 
     def __init__(self, version: FoundExport, remote: RemoteRows, dense: DenseSets | None, *, threads: int) -> None:
         self.export = version.export
@@ -244,19 +239,19 @@ class EntryModel:
         self._dense = dense
         self._merged: dict[int, Weights] = {}
         """Number of a set of weights -> all weights for the graphs."""
-        self._models = [
+        self.models = [
             LoadedModel(self.export, {name: _scratch(schema) for name, schema in self._schemas.items()})
             for _ in range(threads)
         ]
         self._idle: queue.SimpleQueue[LoadedModel] = queue.SimpleQueue()
-        for model in self._models:
+        for model in self.models:
             self._idle.put(model)
 
     def predict(
         self, inputs: Mapping[str, Any] | bytes, signature: str, *, deadline_millis: float | None = None
     ) -> Prediction:
         """Predicts; see `RemotePredictor.predict`."""
-        keys = self._keys(self._models[0].signature(signature).keys(inputs))
+        keys = self._keys(self.models[0].signature(signature).keys(inputs))
         fetched = self._fetch(keys, deadline_millis)
         # The rows are fetched: weights that need newer rows are used by a later request.
         weights, number = self._weights(fetched)
@@ -267,18 +262,10 @@ class EntryModel:
         num_found = sum(int(rows.any(dim=1).sum()) for rows in fetched.rows.values())
         return Prediction(answer.outputs, version, answer.num_ids, min(answer.num_ids, num_found))
 
-    def require_fitting(self, dense: DenseSet) -> None:
-        """Rejects weights of another model.
-
-        Raises:
-            FailedPreconditionError: one has another shape or type.
-        """
-        self._models[0].with_weights(dense.weights)
-
     @property
     def memory_bytes(self) -> int:
         """Memory of the rows of requests."""
-        return sum(store.stats().memory_bytes for model in self._models for store in model.stores.values())
+        return sum(store.stats().memory_bytes for model in self.models for store in model.stores.values())
 
     # Internals
 
@@ -297,11 +284,11 @@ class EntryModel:
     def _weights(self, fetched: FetchedRows) -> tuple[Weights, int]:
         chosen = None if self._dense is None else self._dense.choose(fetched.told, self.remote.ranges)
         if chosen is None or self._dense is None:
-            return self._models[0].weights, OWN_WEIGHTS
+            return self.models[0].weights, OWN_WEIGHTS
         merged = self._merged.get(chosen.number)
         if merged is None:
             kept = self._dense.numbers
-            merged = self._models[0].with_weights(chosen.weights)
+            merged = self.models[0].with_weights(chosen.weights)
             self._merged = {
                 **{number: weights for number, weights in self._merged.items() if number in kept},
                 chosen.number: merged,

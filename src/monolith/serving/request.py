@@ -282,11 +282,7 @@ def _typed_column(column: str, inputs: Mapping[str, Any], signature: Signature, 
 
 
 def checked_numbers(columns: Mapping[str, Any], signature: Signature) -> dict[str, Column]:
-    """Returns the dense columns of samples, with the shapes of the signature.
-
-    Raises:
-        InvalidArgumentError: a column holds NaN.
-    """
+    """Returns the dense columns of samples, with the shapes of the signature."""
     checked = {}
     for name, spec in signature.inputs.items():
         values = columns.get(name)

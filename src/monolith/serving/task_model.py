@@ -27,7 +27,7 @@ from monolith.export import (
     named_predictions,
 )
 from monolith.nn.embeddings import BatchContext
-from monolith.serving.live_model import OWN_WEIGHTS
+from monolith.serving.loaded_model import OWN_WEIGHTS
 from monolith.serving.request import Column, encoded_samples, for_all, typed_columns
 from monolith.serving.served_model import ModelVersion, Prediction, ServedModel
 from monolith.serving.version_watch import VersionWatch
@@ -226,12 +226,7 @@ def _shaped(values: Column, spec: InputSpec) -> Column:
 
 
 class TaskSession:
-    """One checkpoint of a task. Thread-safe; the session's own thread processes batches one at a time.
-
-    Raises:
-        OpError: the checkpoint cannot be restored.
-        InvalidArgumentError: the type of the predictions is not supported.
-    """
+    """One checkpoint of a task. Thread-safe; the session's own thread processes batches one at a time."""
 
     def __init__(self, task: type[Task] | Params, model_dir: str, checkpoint: str) -> None:
         config = TrainerConfig(model_dir=model_dir, restoring=RestoringConfig(checkpoint=checkpoint))
@@ -255,11 +250,7 @@ class TaskSession:
         return {} if self._trainer.state is None else self._trainer.state.stores
 
     def predict(self, batch: Batch) -> Any:
-        """Predicts a batch, as `Trainer.predict` does. Must not be called after `close`.
-
-        Raises:
-            BaseException: the error raised by `model_fn`.
-        """
+        """Predicts a batch, as `Trainer.predict` does. Must not be called after `close`."""
         done: Future[Any] = Future()
         self._waiting.put((batch, done))
         return done.result()

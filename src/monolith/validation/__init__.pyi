@@ -3,11 +3,11 @@ from .outcome import Scores as Scores
 from .outcome import ValidationOutcome as ValidationOutcome
 from .outcome import Window as Window
 from .page import write_page as write_page
-from .ranker import Ranker as Ranker
 from .run import ValidationConfig as ValidationConfig
 from .run import validate as validate
 from .serving_copy import SyncRule as SyncRule
 from .traffic import HashedIds as HashedIds
+from .traffic import Ranker as Ranker
 from .traffic import Traffic as Traffic
 from .traffic import clicks as clicks
 from .traffic import criteo as criteo

@@ -29,8 +29,7 @@ from monolith.serving.server import LimitsConfig, ModelRegistry, ModelServer
 from monolith.serving.server.grpc_service import GrpcService, service_handlers
 from monolith.serving.server.http.message import HttpError, HttpRequest, HttpResponse, error_response
 from monolith.serving.server.http.rest import RestApplication
-from monolith.serving.tensor_messages import message_of, value_of
-from monolith.serving.wire_methods import PREDICTION_SERVICE, path_of
+from monolith.serving.tensor_messages import PREDICTION_SERVICE, message_of, path_of, value_of
 from monolith.tensors import Ragged
 from serving.server.fuzzed_requests import PATH, fuzzed_call, fuzzed_http
 from serving.server.fuzzed_requests import HttpRequest as Fuzzed

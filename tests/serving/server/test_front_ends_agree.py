@@ -15,8 +15,7 @@ import torch
 from monolith.export import InputSpec, Signature
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.server import ModelRegistry, ModelServer
-from monolith.serving.tensor_messages import message_of
-from monolith.serving.wire_methods import METHODS, PREDICTION_SERVICE, path_of
+from monolith.serving.tensor_messages import METHODS, PREDICTION_SERVICE, message_of, path_of
 from monolith.tensors import Ragged
 from monolith.testing import SmallModel
 

@@ -13,8 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.server import ModelRegistry, ModelServer
-from monolith.serving.tensor_messages import message_of, value_of
-from monolith.serving.wire_methods import METHODS, MODEL_SERVICE, PREDICTION_SERVICE, path_of
+from monolith.serving.tensor_messages import METHODS, MODEL_SERVICE, PREDICTION_SERVICE, message_of, path_of, value_of
 from monolith.testing import SmallModel
 
 

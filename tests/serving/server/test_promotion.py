@@ -16,8 +16,7 @@ import torch
 
 from monolith.errors import FailedPreconditionError
 from monolith.serving.protos import prediction_service_pb2 as messages
-from monolith.serving.tensor_messages import value_of
-from monolith.serving.wire_methods import MODEL_SERVICE
+from monolith.serving.tensor_messages import MODEL_SERVICE, value_of
 from serving.server.promoted_models import Versions, score, wait_until
 from serving.server.promoted_server import ONE, SCORES, Served, publish
 from serving.server.test_grpc import call, refused, request

@@ -17,7 +17,7 @@ import pytest
 from failing_once import FailingOnce
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from monolith.serving import Predictor, version_watch
-from monolith.serving.live_model import DenseGate
+from monolith.serving.loaded_model import DenseGate
 from monolith.serving.promotion import Promotion, PromotionConfig, PromotionGate
 from monolith.serving.server import ModelRegistry
 from serving.server.promoted_models import Versions, batch, score, wait_until, write_gate

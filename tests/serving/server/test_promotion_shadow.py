@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from monolith.serving.server import ModelRegistry, ModelServer, RequestQueueConfig
-from monolith.serving.server import shadow as shadow_module
+from monolith.serving.server import request_core as shadow_module
 from monolith.serving.server.registry import Choice
 from monolith.testing import SmallModel
 from serving.server.promoted_models import PATIENCE, wait_until

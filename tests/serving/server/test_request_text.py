@@ -17,7 +17,7 @@ from monolith.errors import InternalError, InvalidArgumentError
 from monolith.serving.request import num_samples
 from monolith.serving.server import LimitsConfig
 from monolith.serving.server.http import json_request
-from monolith.serving.server.http.json_answer import encode_answer
+from monolith.serving.server.http.json_request import encode_answer
 from monolith.testing import SmallModel
 
 SIGNATURE = SmallModel().signatures["serving_default"]

@@ -16,8 +16,7 @@ import torch
 
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.server import LimitsConfig, ModelRegistry, ModelServer
-from monolith.serving.tensor_messages import message_of
-from monolith.serving.wire_methods import PREDICTION_SERVICE, path_of
+from monolith.serving.tensor_messages import PREDICTION_SERVICE, message_of, path_of
 from monolith.testing.small_model import SmallModel
 from system.attack.attempt import Attempt
 from system.attack.mutations import MUTATIONS

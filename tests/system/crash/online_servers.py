@@ -17,8 +17,7 @@ import torch
 from monolith.rpc import load_grpc
 from monolith.serving import export
 from monolith.serving.protos import prediction_service_pb2 as messages
-from monolith.serving.tensor_messages import message_of, value_of
-from monolith.serving.wire_methods import PREDICTION_SERVICE, path_of
+from monolith.serving.tensor_messages import PREDICTION_SERVICE, message_of, path_of, value_of
 from monolith.train import Session
 from system.crash.online_events import NUM_ITEMS
 from system.crash.processes import Tell, result_of

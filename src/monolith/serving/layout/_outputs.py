@@ -64,11 +64,7 @@ def outputs_of_features(features: Sequence[FeatureSpec]) -> list[LayoutOutput]:
 
 
 def outputs_of_configs(features: Sequence[FeatureSpec], configs: FeatureConfigs) -> list[LayoutOutput]:
-    """Returns the outputs of `out_configs`, in the order of their names. Type NONE becomes an output for each slice.
-
-    Raises:
-        InvalidArgumentError: an output is invalid; the message names it and the reason.
-    """
+    """Returns the outputs of `out_configs`, in the order of their names. Type NONE becomes an output for each slice."""
     outputs: list[LayoutOutput] = []
     for name in sorted(configs.out_configs):
         config = configs.out_configs[name]

@@ -2,8 +2,8 @@
 
 Read `promotion.py` first: it executes commands. `version_keeper.py` loads and frees versions of one model, which are
 served by a `ModelRegistry`; `state.py` stores the decisions of operators; `gate.py` checks exports and, with
-`DenseGate` of `live_model.py`, weights of the delta log. The server splits the requests: see `registry.py` and
-`shadow.py` there.
+`DenseGate` of `loaded_model.py`, weights of the delta log. The server splits the requests: see `registry.py` and
+`request_core.py` there.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from monolith.serving.live_model import WithWeights
+    from monolith.serving.loaded_model import WithWeights
     from monolith.serving.served_model import ServedModel
 
 
@@ -233,12 +233,7 @@ class LabelledExamples:
 
     @classmethod
     def read(cls, path: str, label: str) -> LabelledExamples:
-        """Reads the examples of a file: a line is an object as in ``instances``, with a label in addition.
-
-        Raises:
-            NotFoundError: the file does not exist.
-            InvalidArgumentError: the file is too large, empty, or has an invalid line; the message names it.
-        """
+        """Reads the examples of a file: a line is an object as in ``instances``, with a label in addition."""
         origin = f"examples '{path}'"
         with named_errors(path, "read"):
             size = Path(path).stat().st_size
@@ -257,11 +252,7 @@ class LabelledExamples:
         return cls(rows, torch.tensor(labels), origin)
 
     def batches(self, signature: Signature) -> Iterator[TypedColumns]:
-        """Yields columns for a signature, in batches.
-
-        Raises:
-            InvalidArgumentError: the examples do not fit the signature.
-        """
+        """Yields columns for a signature, in batches."""
         for begin in range(0, len(self.rows), _AT_A_TIME):
             rows = self.rows[begin : begin + _AT_A_TIME]
             instances = [{name: value for name, value in row.items() if name in signature.inputs} for row in rows]

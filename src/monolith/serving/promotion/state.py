@@ -78,9 +78,6 @@ class PromotionFile:
     """Storage of the decisions about all models of a server. Thread-safe.
 
     Without a path, decisions are not persisted.
-
-    Raises:
-        DataLossError: the file is damaged or of another format.
     """
 
     def __init__(self, path: str | None) -> None:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from monolith.serving.promotion.gate import PromotionGate
+    from monolith.serving.promotion.promotion import VersionSource
     from monolith.serving.promotion.state import ModelState, PromotionFile
-    from monolith.serving.promotion.version_source import VersionSource
     from monolith.serving.served_model import ServedModel
 
 _log = logging.getLogger(__name__)
@@ -38,9 +38,6 @@ class VersionManager:
 
     `keep` versions stay loaded, the active one and the newest others; versions with a label, canary or shadow stay in
     addition.
-
-    Raises:
-        OpError: no version can be served; the message gives the reason.
     """
 
     def __init__(
@@ -187,11 +184,7 @@ class VersionManager:
         self._passed.add(number)
 
     def _bring_newest(self) -> None:
-        """Loads the newest version that can be served.
-
-        Raises:
-            OpError: there is none; the error of the newest version.
-        """
+        """Loads the newest version that can be served."""
         first: OpError | None = None
         for number in reversed(self.source.numbers()):
             try:

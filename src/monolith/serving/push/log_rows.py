@@ -193,11 +193,7 @@ class LogRows:
         self._names: dict[str, list[str]] = {}
 
     def parts(self) -> list[str]:
-        """Returns the parts of the log that have rows of these buckets; opens new stores.
-
-        Raises:
-            NotFoundError: the log does not exist.
-        """
+        """Returns the parts of the log that have rows of these buckets; opens new stores."""
         parts = [part for part in self.log.parts() if part != DENSE_PART and len(self._buckets(part))]
         if any(self._store_name(part) not in self._stores for part in parts):
             self._open_stores()

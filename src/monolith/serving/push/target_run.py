@@ -88,11 +88,7 @@ class TargetRun:
         """Number of rows that the receiver has acknowledged."""
 
     def push(self, parts: Sequence[str]) -> None:
-        """Pushes all parts; those that must precede others come first.
-
-        Raises:
-            OpError: a push failed; rows pushed before stay.
-        """
+        """Pushes all parts; those that must precede others come first."""
         self._life = self._channels.life_of(self._target, self._model, self._config.timeout_seconds)
         position = self._positions.of(self._target, life=self._life)
         waiting = list(parts)

@@ -71,9 +71,6 @@ def records_of(request: AnsweredRequest, *, time_ms: int, item_column: str | Non
     """Returns the records of a request, in the order of its examples.
 
     `item_column` has the item of an example; if it is None or not in the request, the index of the example is used.
-
-    Raises:
-        DataLossError: the encoded samples are invalid.
     """
     samples, items = _encoded(request, item_column) if request.is_encoded else _columns(request, item_column)
     answers = _answers(request)

@@ -32,11 +32,7 @@ _LONGEST_HOST = 64
 
 
 class RolledFiles:
-    """Sink that appends records to a file, and rotates it by size and age. Not thread-safe.
-
-    Raises:
-        OpError: files cannot be created there; the message gives the reason.
-    """
+    """Sink that appends records to a file, and rotates it by size and age. Not thread-safe."""
 
     def __init__(
         self, folder: str, report: OutcomeCallback, *, roll_bytes: int, roll_seconds: float, clock: Clock | None = None
@@ -141,10 +137,6 @@ class Topic:
 
     Outcomes are reported within `append`, `flush` and `close`. Records beyond `most_bytes` that wait for the brokers
     are lost.
-
-    Raises:
-        UnimplementedError: the client library is not installed.
-        ValueError: librdkafka rejects a setting.
     """
 
     def __init__(

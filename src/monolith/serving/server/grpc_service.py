@@ -25,17 +25,20 @@ from monolith.rpc import RpcServer, ServerCredentials, Status, UnaryMethod, keep
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.protos.tensor_pb2 import DT_STRING
 from monolith.serving.request import VALUES, Column, values_of_texts
-from monolith.serving.server.http.json_answer import METHOD, REFUSED_CODE, number_of, status_message, version_text
+from monolith.serving.server.http.json_request import METHOD, REFUSED_CODE, number_of, status_message, version_text
 from monolith.serving.server.model_threads import Answer
 from monolith.serving.server.request_core import RequestDispatcher, Target, deadline_error, refusal_of
-from monolith.serving.tensor_messages import message_of, shape_message, strings_of, value_of
-from monolith.serving.wire_methods import (
+from monolith.serving.tensor_messages import (
     METHODS,
     MODEL_SERVICE,
     OWN_NAMES,
     PREDICTION_SERVICE,
     add_health,
+    message_of,
     packed_signatures,
+    shape_message,
+    strings_of,
+    value_of,
 )
 
 if TYPE_CHECKING:
@@ -174,11 +177,7 @@ def _target_of(spec: messages.ModelSpec, request_id: str | None = None) -> Targe
 
 
 def columns_of(inputs: Mapping[str, Any], signature: Signature) -> dict[str, Column]:
-    """Decodes the columns of a request; texts become ids if the signature defines how.
-
-    Raises:
-        InvalidArgumentError: shape and values of a column do not fit.
-    """
+    """Decodes the columns of a request; texts become ids if the signature defines how."""
     columns: dict[str, Column] = {}
     for name, message in inputs.items():
         if message.dtype == DT_STRING and (texts := _texts_of(name, signature)) is not None:
@@ -243,11 +242,7 @@ _KEEP_ALIVE_MS = 20_000
 
 
 class GrpcFront:
-    """gRPC front end of a server. The health service needs no token, as over HTTP.
-
-    Raises:
-        UnavailableError: the port is taken.
-    """
+    """gRPC front end of a server. The health service needs no token, as over HTTP."""
 
     def __init__(self, core: RequestDispatcher, options: ServerConfig) -> None:
         load_grpc(who="the server", extra="serving")

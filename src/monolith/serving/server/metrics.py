@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from monolith.serving.promotion.gate import GateVerdict
     from monolith.serving.served_model import Prediction, ShownModel
     from monolith.serving.server.registry import ModelRegistry
-    from monolith.serving.server.shadow import Compared
+    from monolith.serving.server.request_core import Compared
 
 DEFAULT_PREFIX = "monolith.serving"
 GAUGE_SECONDS = 1.0

@@ -61,12 +61,7 @@ class ModelThreads:
             thread.start()
 
     def require_room(self, deadline: float | None = None) -> None:
-        """Rejects a request before it is decoded, if it would be rejected afterwards.
-
-        Raises:
-            OverloadedError: the request would wait too long.
-            UnavailableError: the server is shutting down.
-        """
+        """Rejects a request before it is decoded, if it would be rejected afterwards."""
         with self._changed:
             refused = self._queue.refusal(self._clock.monotonic(), deadline)
         if refused is not None:
@@ -74,12 +69,7 @@ class ModelThreads:
             raise refused
 
     def submit(self, job: Job) -> None:
-        """Queues a request; `done` is called with its answer or error.
-
-        Raises:
-            OverloadedError: the request would wait too long; `done` is not called.
-            UnavailableError: the server is shutting down; `done` is not called.
-        """
+        """Queues a request; `done` is called with its answer or error."""
         alike = likeness_of(job.columns) if is_merged(job.entry.model) else None
         ticket = Ticket(
             likeness=None if alike is None else (job.entry, job.signature, alike),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from monolith.serving.promotion.promotion import Promotion
-    from monolith.serving.server.shadow import ShadowTally
+    from monolith.serving.server.request_core import ShadowTally
 
 
 class Choice(NamedTuple):

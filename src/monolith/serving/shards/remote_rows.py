@@ -21,8 +21,14 @@ from monolith.closing import Closing
 from monolith.config import Config, config, require_positive
 from monolith.errors import InternalError, InvalidArgumentError, OpError
 from monolith.serving.protos import prediction_service_pb2 as messages
-from monolith.serving.shards.channels import ShardAnswer, ShardCall, ShardChannels
-from monolith.serving.shards.gathering import HedgedRequest, ShardFanOut, ShardQuestion
+from monolith.serving.shards.channels import (
+    HedgedRequest,
+    ShardAnswer,
+    ShardCall,
+    ShardChannels,
+    ShardFanOut,
+    ShardQuestion,
+)
 from monolith.serving.shards.replicas import ListedReplicas, Replicas, shard_model
 from monolith.serving.shards.row_versions import merged_versions
 from monolith.serving.shards.shard_tables import LOOKUP
@@ -263,11 +269,7 @@ class RemoteRows(Closing):
     # Answers
 
     def _rows_of(self, shard: int, lookups: Sequence[_TableLookup], answer: ShardAnswer) -> list[torch.Tensor]:
-        """Parses the rows of each table.
-
-        Raises:
-            InternalError: the answer does not fit the request.
-        """
+        """Parses the rows of each table."""
         by_table = []
         for lookup in lookups:
             rows: Any = None

@@ -13,7 +13,7 @@ from monolith.errors import FailedPreconditionError, InvalidArgumentError, Unimp
 from monolith.export import open_export, versions_in
 from monolith.files import join
 from monolith.online import Follower
-from monolith.serving.live_model import OWN_WEIGHTS, has_base_of_all, sparse_version
+from monolith.serving.loaded_model import OWN_WEIGHTS, has_base_of_all, sparse_version
 from monolith.serving.served_model import ModelVersion, ShownModel, lag_reason, why_stale
 from monolith.serving.shards.replicas import ShardNumber
 from monolith.serving.shards.shard_server import GRACE_SECONDS, ShardServer
@@ -195,11 +195,7 @@ class ShardExports:
         return max(versions_in(self._place), default=-1)
 
     def store_names(self) -> list[str]:
-        """Returns the names of the stores of the newest version.
-
-        Raises:
-            NotFoundError: there is no version.
-        """
+        """Returns the names of the stores of the newest version."""
         return list(open_export(self._place).manifest.stores)
 
     def newest(self, *, with_rows: bool = True) -> tuple[int, dict[str, ServingRows]]:

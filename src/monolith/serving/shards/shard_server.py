@@ -20,8 +20,14 @@ from monolith.errors import InternalError, InvalidArgumentError, NotFoundError, 
 from monolith.rpc import RpcServer, ServerCredentials, UnaryMethod, load_grpc, unary_handler
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.shards.replicas import shard_model
-from monolith.serving.tensor_messages import message_of, value_of
-from monolith.serving.wire_methods import METHODS, MODEL_SERVICE, PREDICTION_SERVICE, add_health
+from monolith.serving.tensor_messages import (
+    METHODS,
+    MODEL_SERVICE,
+    PREDICTION_SERVICE,
+    add_health,
+    message_of,
+    value_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -153,11 +153,7 @@ class RequestParser:
         self._parser = Parser("example", [_column(name, spec) for name, spec in signature.inputs.items()])
 
     def batch(self, samples: Sequence[bytes]) -> Batch:
-        """Parses samples into a batch.
-
-        Raises:
-            DataLossError: a sample cannot be parsed.
-        """
+        """Parses samples into a batch."""
         parsed = self._parser.parse(samples)
         columns = {name: _shaped(parsed[name], spec) for name, spec in self._inputs.items()}
         return Batch(columns, num_rows=len(samples))

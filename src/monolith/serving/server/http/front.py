@@ -23,11 +23,7 @@ _LOOK_SECONDS = 0.02
 
 
 class HttpFront:
-    """HTTP front end of a server, until it is closed.
-
-    Raises:
-        UnavailableError: the port is taken.
-    """
+    """HTTP front end of a server, until it is closed."""
 
     def __init__(self, application: HttpApplication, options: ServerConfig) -> None:
         protocol = _import_protocol()

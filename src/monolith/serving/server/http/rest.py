@@ -19,8 +19,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from monolith.errors import InvalidArgumentError, PermissionDeniedError, UnauthenticatedError, UnimplementedError
-from monolith.serving.server.http.json_answer import encode_answer, metadata_of, status_of, version_text
-from monolith.serving.server.http.json_request import parse_request
+from monolith.serving.server.http.json_request import encode_answer, metadata_of, parse_request, status_of, version_text
 from monolith.serving.server.http.message import HttpError, HttpRequest, HttpResponse, Reply, error_response
 from monolith.serving.server.model_threads import Answer
 from monolith.serving.server.request_core import RequestDispatcher, Target
@@ -51,12 +50,7 @@ class RestApplication:
         self._decoders.shutdown(cancel_futures=True)
 
     def begin(self, request: HttpRequest) -> HttpResponse | None:
-        """Rejects a request that its head suffices to reject; None: the body is to be read.
-
-        Raises:
-            HttpError: the path does not exist.
-            OpError: the client is not authorized, or the server is overloaded.
-        """
+        """Rejects a request that its head suffices to reject; None: the body is to be read."""
         route = request.route = parse_path(request.path)
         method = "GET" if request.method == "HEAD" else request.method
         if method != route.method:
@@ -76,11 +70,7 @@ class RestApplication:
         return None
 
     def answer(self, request: HttpRequest, reply: Reply) -> None:
-        """Answers a request that `begin` accepted.
-
-        Raises:
-            OpError: the request is invalid; `reply` is not called.
-        """
+        """Answers a request that `begin` accepted."""
         route = request.route
         if route.action == "predict" and len(request.body) <= _SMALL_BODY_BYTES:
             self._predict(route, request, reply)
