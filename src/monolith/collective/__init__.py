@@ -9,9 +9,5 @@ from __future__ import annotations
 from monolith._doors import open_door as _open_door
 
 __getattr__, __dir__, __all__ = _open_door(
-    __name__,
-    {
-        "BroadcastGlobalVariablesHook": "monolith.hooks.BroadcastGlobalVariablesHook",
-        "Line": "SerialExecutor",
-    },
+    __name__, {"BroadcastGlobalVariablesHook": "monolith.hooks.BroadcastGlobalVariablesHook", "Line": "SerialExecutor"}
 )

@@ -85,12 +85,7 @@ class LockStep:
         self.line = line
 
     def call(
-        self,
-        call: Call,
-        *,
-        work: Callable[[Agreed], T],
-        sizes: Tensor | None = None,
-        flags: int = 0,
+        self, call: Call, *, work: Callable[[Agreed], T], sizes: Tensor | None = None, flags: int = 0
     ) -> LineCall[T]:
         """Begins a call; `work` runs in the line when all ranks have agreed on it.
 
@@ -106,14 +101,7 @@ class LockStep:
         self._check(sizes, flags)
         return self.line.submit(lambda: work(self._agree(call, sizes, flags)), call)
 
-    def run(
-        self,
-        call: Call,
-        *,
-        work: Callable[[Agreed], T],
-        sizes: Tensor | None = None,
-        flags: int = 0,
-    ) -> T:
+    def run(self, call: Call, *, work: Callable[[Agreed], T], sizes: Tensor | None = None, flags: int = 0) -> T:
         """Makes a call and waits for it; see `call`. Faster than `call` and `result`."""
         self._check(sizes, flags)
         return self.line.run(lambda: work(self._agree(call, sizes, flags)), call)

@@ -15,14 +15,7 @@ from dataclasses import field, fields
 from typing import ClassVar
 
 from monolith import _core
-from monolith.config import (
-    Config,
-    config,
-    require_at_least,
-    require_between,
-    require_finite,
-    require_positive,
-)
+from monolith.config import Config, config, require_at_least, require_between, require_finite, require_positive
 
 __all__ = [
     "Adadelta",

@@ -68,12 +68,7 @@ class HostedStores:
             is_new = rows is None
             if rows is None:
                 rows = HostedRows(
-                    name,
-                    agreement,
-                    place=self._place,
-                    life=life,
-                    frames=self._frames,
-                    recording=self.recording,
+                    name, agreement, place=self._place, life=life, frames=self._frames, recording=self.recording
                 )
                 self._take(rows)
             require_agreement(agreement, rows.agreement, store=name)

@@ -109,13 +109,7 @@ class RowBlock:
 
 
 def full_block(
-    *,
-    digest: int,
-    table: int,
-    bucket: int,
-    keys: NDArray[np.int64],
-    time: int,
-    payload: NDArray[np.uint8],
+    *, digest: int, table: int, bucket: int, keys: NDArray[np.int64], time: int, payload: NDArray[np.uint8]
 ) -> RowBlock:
     """Returns a block of full rows of one table and one bucket.
 

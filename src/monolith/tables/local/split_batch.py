@@ -33,10 +33,7 @@ class PartOfBatch(NamedTuple):
 
 
 def split_batch(
-    ids: NDArray[np.int64],
-    table_splits: NDArray[np.int64],
-    num_parts: int,
-    buckets: NDArray[np.uint16] | None = None,
+    ids: NDArray[np.int64], table_splits: NDArray[np.int64], num_parts: int, buckets: NDArray[np.uint16] | None = None
 ) -> list[PartOfBatch]:
     """Returns the ids of each owner; an owner has consecutive buckets."""
     if buckets is None:

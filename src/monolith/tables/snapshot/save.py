@@ -11,12 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, TypedDict, TypeVar, Unpack, overload
 
 from monolith import _core
-from monolith.errors import (
-    CancelledError,
-    DeadlineExceededError,
-    FailedPreconditionError,
-    InvalidArgumentError,
-)
+from monolith.errors import CancelledError, DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
 from monolith.tables.history import NUM_BUCKETS, SnapshotWriteConfig
 from monolith.tables.snapshot.location import Destination, SnapshotPath, open_destination, remove_written
 from monolith.tables.snapshot.manifest import Json, SnapshotManifest, TableEntry, require_json
