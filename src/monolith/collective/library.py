@@ -23,23 +23,18 @@ class KeyStore(Protocol):
 
     def set(self, key: str, value: str, /) -> None:
         """Writes a value."""
-        ...
 
     def get(self, key: str, /) -> bytes:
         """Returns a value; waits until it exists."""
-        ...
 
     def check(self, keys: list[str], /) -> bool:
         """Returns whether all keys exist."""
-        ...
 
     def wait(self, keys: list[str], timeout: timedelta, /) -> None:
         """Returns when all keys exist."""
-        ...
 
     def compare_set(self, key: str, expected: str, value: str, /) -> bytes:
         """Writes a value if the current one is `expected` (``""``: or if there is none); returns the current value."""
-        ...
 
 
 class MemoryKeyStore:
@@ -87,43 +82,33 @@ class CollectiveLibrary(Protocol):
 
     def init(self, timeout_seconds: float) -> None:
         """Joins the run. Idempotent."""
-        ...
 
     def shutdown(self) -> None:
         """Leaves the run."""
-        ...
 
     def training_line(self) -> SerialExecutor:
         """Returns the line of all calls of training, including those of this class."""
-        ...
 
     def saving_line(self) -> SerialExecutor:
         """Returns a second line, with connections of its own, for background work."""
-        ...
 
     def rank(self) -> int:
         """Returns the number of this process, from 0."""
-        ...
 
     def size(self) -> int:
         """Returns the number of processes."""
-        ...
 
     def allgather(self, tensor: Tensor) -> Tensor:
         """Returns the rows of all ranks, in the order of the ranks."""
-        ...
 
     def broadcast(self, tensor: Tensor, root_rank: int) -> Tensor:
         """Returns the tensor of the root, as a new one."""
-        ...
 
     def broadcast_parameters(self, tensors: Mapping[str, Tensor], root_rank: int) -> None:
         """Overwrites these tensors with those of the root."""
-        ...
 
     def allreduce(self, tensor: Tensor) -> Tensor:
         """Returns the sum of all ranks' tensors, as a new one."""
-        ...
 
     def alltoall(self, tensor: Tensor, sizes: Sequence[int]) -> tuple[Tensor, list[int]]:
         """Returns the rows that each rank has for this one, in the order of the ranks, and their numbers.
@@ -132,12 +117,9 @@ class CollectiveLibrary(Protocol):
             tensor: The rows for rank 0 first.
             sizes: Number of rows for each rank.
         """
-        ...
 
     def barrier(self) -> None:
         """Returns when all ranks have called it."""
-        ...
 
     def key_store(self) -> KeyStore:
         """Returns a store by which ranks exchange small values by name, outside of their common calls."""
-        ...

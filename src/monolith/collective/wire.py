@@ -51,12 +51,10 @@ class Wire(Protocol):
     @property
     def rank(self) -> int:
         """Number of this process, from 0."""
-        ...
 
     @property
     def size(self) -> int:
         """Number of processes."""
-        ...
 
     def exchange(
         self, received: Tensor, sent: Tensor, received_sizes: Sequence[int], sent_sizes: Sequence[int]
@@ -69,27 +67,21 @@ class Wire(Protocol):
             received_sizes: Number of rows from each rank.
             sent_sizes: Number of rows for each rank.
         """
-        ...
 
     def exchange_evenly(self, received: Tensor, sent: Tensor) -> None:
         """Sends one row to each rank and receives one of each rank: ``[ranks, k]``, contiguous."""
-        ...
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """Returns the tensors of all ranks, which have one type and one shape."""
-        ...
 
     def broadcast(self, tensor: Tensor, root_rank: int) -> None:
         """Overwrites a contiguous tensor with that of the root."""
-        ...
 
     def add(self, tensor: Tensor) -> None:
         """Overwrites a contiguous tensor with the sum over all ranks; the order of the addition is unspecified."""
-        ...
 
     def close(self) -> None:
         """Closes the connections: ranks that wait for this one get an error."""
-        ...
 
 
 class TorchWire:

@@ -92,42 +92,34 @@ class Plan(Protocol):
     @property
     def stamp(self) -> BatchStamp:
         """The batch this plan belongs to."""
-        ...
 
     @property
     def unique_ids(self) -> Tensor:
         """int64 [U], bucket-major, then table; first-seen order inside a (bucket, table)."""
-        ...
 
     @property
     def splits(self) -> Tensor:
         """int64 [buckets * T + 1]: where each (bucket, table) starts in `unique_ids`."""
-        ...
 
     @property
     def inverse(self) -> Tensor:
         """int32 [n]: input position -> position in `unique_ids`."""
-        ...
 
     @property
     def counts(self) -> Tensor:
         """int32 [U]: occurrences in the batch, which admission counts."""
-        ...
 
     @property
     def tables(self) -> Tensor:
         """int64 [U]: the table of each unique id."""
-        ...
 
     @property
     def num_values(self) -> int:
         """V: length of the flat rows and gradients."""
-        ...
 
     @property
     def core(self) -> _core.Plan | None:
         """The plan as the core's kernels take it; None if it was made without the core."""
-        ...
 
 
 class Rows(Protocol):
@@ -136,12 +128,10 @@ class Rows(Protocol):
     @property
     def values(self) -> Tensor:
         """float32 [V]: the row of each unique id, in plan order."""
-        ...
 
     @property
     def seen(self) -> int:
         """The last batch of the plan's worker whose update is contained; -1: none, or the read did not require it."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +183,6 @@ class Pending(Protocol[T_co]):
 
     def done(self) -> bool:
         """Returns whether `result` returns without waiting."""
-        ...
 
     def result(self, timeout_seconds: float | None = None) -> T_co:
         """Returns the result, or raises the error of the call.
@@ -201,7 +190,6 @@ class Pending(Protocol[T_co]):
         Raises:
             DeadlineExceededError: the result did not arrive within `timeout_seconds`.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

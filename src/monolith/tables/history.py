@@ -74,17 +74,14 @@ class Cut(Protocol):
     @property
     def mark(self) -> ChangePosition:
         """Position of the cut in the history: a reader opened at it follows the changes after the cut."""
-        ...
 
     @property
     def applied(self) -> Sequence[OwnerClock]:
         """Clock of each owner, by ascending buckets: gives input positions and exactly-once updates."""
-        ...
 
     @property
     def rows(self) -> Mapping[str, int]:
         """Table -> its rows in this cut."""
-        ...
 
     def blocks(self, buckets: range, *, state: bool, since: ChangePosition | None = None) -> Iterator[RowBlock]:
         """Yields filters and rows of `buckets`, each bucket once per cut; `state=False`: serving rows.
@@ -96,7 +93,6 @@ class Cut(Protocol):
             FailedPreconditionError: the cut was released, or a bucket was read before; or the mark is of another run,
                 lies after the cut, or its history was truncated.
         """
-        ...
 
     def write(self, folder: str, rules: SnapshotWriteConfig, *, transfer: _core.Transfer | None = None) -> WrittenRows:
         """Writes the bucket files of docs/formats/snapshot.md into a folder that exists, local or any fsspec path.
@@ -104,11 +100,9 @@ class Cut(Protocol):
         Each owner writes its own buckets; a cut can be read or written once. The caller writes the manifest last, which
         commits the files. On an error, or when cancelled by `transfer`, the files are removed.
         """
-        ...
 
     def release(self) -> None:
         """Lets the store discard the old row images it kept for this cut. Idempotent."""
-        ...
 
     def __enter__(self) -> Self:
         return self
@@ -130,27 +124,22 @@ class ChangeReader(Protocol):
     @property
     def name(self) -> str:
         """Name of the reader in the store; a reader opened again by its name resumes where it was."""
-        ...
 
     @property
     def mark(self) -> ChangePosition:
         """The mark up to which the reader has read."""
-        ...
 
     def next_mark(self) -> ChangePosition:
         """Closes the current epoch: later writes are after the mark that is returned."""
-        ...
 
     def changes(self, *, state: bool, buckets: range = ALL_BUCKETS) -> Iterator[RowBlock]:
         """Yields tombstones, then rows as they are now, of everything touched after `mark`; an id may be in both."""
-        ...
 
     def packed_changes(self, *, state: bool, buckets: range = ALL_BUCKETS) -> PackedBlocks:
         """Returns the blocks of `changes` in one buffer, which is cheaper for a caller that forwards the bytes.
 
         All blocks are in memory together; read some buckets at a time where there may be many, as after a long pause.
         """
-        ...
 
     def advance(self, to: ChangePosition) -> None:
         """Records that everything up to `to` was read.
@@ -158,11 +147,9 @@ class ChangeReader(Protocol):
         Raises:
             FailedPreconditionError: the mark is of another run, lies in the future, or before `mark`.
         """
-        ...
 
     def close(self) -> None:
         """Removes this reader and the history kept for it. Idempotent."""
-        ...
 
 
 def bucket_bounds(buckets: range) -> tuple[int, int]:

@@ -100,7 +100,6 @@ class PreparedRestore(AbstractContextManager["PreparedRestore"], Protocol):
 
     def load(self) -> RestoreReport:
         """Replaces the contents of the store by those of the files, like `Store.load`. Call `Store.resume` after it."""
-        ...
 
 
 class WorkerSession(Protocol):
@@ -113,26 +112,21 @@ class WorkerSession(Protocol):
     @property
     def worker(self) -> int:
         """Number of the worker."""
-        ...
 
     @property
     def applied(self) -> BatchStamp | None:
         """The worker's last batch that every owner had when it joined; reading resumes at its position."""
-        ...
 
     @property
     def applied_by_server(self) -> Sequence[BatchStamp | None]:
         """The worker's last batch at each owner (such as a server) when it joined; None for an owner without one."""
-        ...
 
     @property
     def next_seq(self) -> int:
         """When the worker joined, no owner had a batch of this number or above."""
-        ...
 
     def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> Plan:
         """Like `Store.plan`, with a stamp of this worker."""
-        ...
 
     def read(self, plan: Plan, *, after: int, step: int, train: bool) -> Pending[Rows]:
         """Returns rows that contain every update of this worker up to its batch `after` (-1: none required).
@@ -146,7 +140,6 @@ class WorkerSession(Protocol):
             step: Global step of the pass that the rows are for; quantisers of training depend on it.
             train: Whether an update will follow.
         """
-        ...
 
     def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
         """Makes one optimizer step per id with the sum of its gradients (flat float32 in plan order) over all plans.
@@ -158,14 +151,12 @@ class WorkerSession(Protocol):
         Raises:
             FailedPreconditionError: `rule.previous` is not the last batch applied; the message names that batch.
         """
-        ...
 
     def discard(self, plan: Plan) -> None:
         """Ends a training plan without an update. Empty plans and the end of data need it to keep ranks in step.
 
         Does not block; the read of the plan may still be in flight, or its update may have failed.
         """
-        ...
 
     def flush(self, *, timeout_seconds: float) -> int:
         """Waits until every submitted update is in the rows; returns this worker's last batch in them.
@@ -174,15 +165,12 @@ class WorkerSession(Protocol):
             OpError: the first error of an update that was in flight.
             DeadlineExceededError: the updates did not complete in time.
         """
-        ...
 
     def cut(self, *, timeout_seconds: float = 600.0) -> Cut:
         """Like `Store.cut`; includes every update that this worker has submitted."""
-        ...
 
     def evict(self, *, now: int) -> int:
         """Removes expired rows, after the updates of this worker; `now` -1 means each table's newest time."""
-        ...
 
 
 @runtime_checkable
@@ -195,12 +183,10 @@ class Store(Protocol):
     @property
     def schema(self) -> Schema:
         """Tables, segments and the slot rule; its digest is compared at connect, restore and replay."""
-        ...
 
     @property
     def traits(self) -> Traits:
         """Properties of this engine."""
-        ...
 
     @property
     def owned(self) -> Sequence[range]:
@@ -208,13 +194,11 @@ class Store(Protocol):
 
         An engine with one owner has `(ALL_BUCKETS,)`.
         """
-        ...
 
     # Batches
 
     def join(self, worker: int) -> WorkerSession:
         """Begins an incarnation of a worker; calls of its older incarnation are rejected from then on."""
-        ...
 
     def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> Plan:
         """Groups the ids (int64 [n], tables end to end, `table_splits` int64 [T + 1]) of one batch.
@@ -225,17 +209,14 @@ class Store(Protocol):
         Raises:
             InvalidArgumentError: the bucket of a key is missing and cannot be derived from the key.
         """
-        ...
 
     def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
         """Returns the current rows, for read-only callers; absent ids read zeros, and no state is kept for the plan."""
-        ...
 
     # History
 
     def cut(self, *, timeout_seconds: float = 600.0) -> Cut:
         """Freezes the state of every owner. One cut can be open at a time."""
-        ...
 
     def open_reader(self, name: str, *, at: ChangePosition | None = None) -> ChangeReader:
         """Opens a reader of the changes after `at`; None: from the last position of this reader, or from now.
@@ -246,11 +227,9 @@ class Store(Protocol):
         Raises:
             FailedPreconditionError: the mark is of another run, lies in the future, or its history was truncated.
         """
-        ...
 
     def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
         """Marks the rows of these ids as changed and absent ids as removed; weights and times stay."""
-        ...
 
     def erase(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> int:
         """Removes the rows of these ids and their admission counts; returns the number of rows removed.
@@ -258,7 +237,6 @@ class Store(Protocol):
         Readers see all of these ids as removed, also those without a row. A later update of a batch that was read
         before finds no row and treats the id as new: old weights and state do not return.
         """
-        ...
 
     # Saving and restoring
 
@@ -270,7 +248,6 @@ class Store(Protocol):
         `replace=True` empties these buckets first, which an open cut forbids. No history reaches across that: readers
         advance to a mark after it and read everything from the start. Replacing all buckets also resets newest times.
         """
-        ...
 
     def prepare_restore(
         self, folder: str, manifest: SnapshotManifest, *, buckets: range, ignore_unknown_tables: bool = False
@@ -290,7 +267,6 @@ class Store(Protocol):
             DataLossError: a file is damaged.
             FailedPreconditionError: the store cannot load a table.
         """
-        ...
 
     def resume(self, *, applied: Sequence[OwnerClock], generation: int) -> None:
         """Sets, after `load` or a restore, the progress of the saved run.
@@ -301,28 +277,23 @@ class Store(Protocol):
         Raises:
             FailedPreconditionError: an owner would get buckets whose clocks differ; names the worker and the batches.
         """
-        ...
 
     # All rows
 
     def assign(self, block: RowBlock, *, add: bool) -> None:
         """Overwrites (or adds to) the weights of the block's ids; optimizer state stays. Times: see `WorkerSession`."""
-        ...
 
     def stats(self) -> StoreStats:
         """Returns statistics for logs."""
-        ...
 
     def rows_by_slot(self, table: str) -> Mapping[int, int]:
         """Returns slot number -> rows, for a table whose keys carry slot numbers; -1: rows of unknown slots.
 
         Makes one pass over the rows; slots without a row are omitted.
         """
-        ...
 
     def close(self) -> None:
         """Ends its threads, connections and readers. Idempotent."""
-        ...
 
 
 # Optional
@@ -334,19 +305,15 @@ class RowOwners(Protocol):
     @property
     def owned(self) -> Sequence[range]:
         """The buckets of each owner."""
-        ...
 
     def uninitialized(self) -> Sequence[int]:
         """Returns the owners without state: `set_initialized` was not called since they started."""
-        ...
 
     def set_initialized(self) -> None:
         """Marks all owners as having state, for as long as they run."""
-        ...
 
     def resume(self, lost: Sequence[int], *, applied: Sequence[OwnerClock], generation: int) -> None:
         """Like `Store.resume`, for these owners alone; the others are unchanged."""
-        ...
 
 
 @runtime_checkable
@@ -356,21 +323,17 @@ class RemoteRows(Protocol):
     @property
     def name(self) -> str:
         """Name of the store at its owners."""
-        ...
 
     @property
     def owners(self) -> RowOwners:
         """The owners, for a restore of those that were lost; without it they are restored together."""
-        ...
 
     @property
     def steps_of_others(self) -> int:
         """Batches of all other workers, as last reported by the first owner; -1: not reported yet."""
-        ...
 
     def refresh_newest_time(self) -> None:
         """Refreshes the newest time from the owners, after another process has replaced their rows."""
-        ...
 
 
 @runtime_checkable
@@ -383,18 +346,15 @@ class ServingRows(Store, Protocol):
 
         None: they are not in the core. Then requests call `lookup`, and the rows are pooled on their device.
         """
-        ...
 
     def lookup(self, keyed: KeyedRows, *, step: int = 0) -> KeyedValues:
         """Returns the current rows of keys that `buckets_of_keys` has checked. Safe with writers: no row is torn.
 
         `step` is for quantisers of training, as in `WorkerSession.read`.
         """
-        ...
 
     def overwrite(self, keyed: KeyedRows, values: NDArray[np.float32]) -> None:
         """Overwrites the weights of keys, timed now, by flat values in the order of `lookup`; the last of equals wins.
 
         Rows of absent keys are created. Weights that are not finite are stored as they are.
         """
-        ...

@@ -41,23 +41,18 @@ class DensePushGate(Protocol):
 
     def enter(self, worker: int, seq: int, applied: int) -> bool:
         """Returns whether a push may pass now; if so, call `leave` afterwards."""
-        ...
 
     def leave(self) -> None:
         """Marks the push as done."""
-        ...
 
     def hold(self, seconds: float) -> bool:
         """Holds new pushes until `release` or the timeout, and drains the others. Returns False if one stays inside."""
-        ...
 
     def allow(self, limits: dict[int, int]) -> None:
         """Sets worker -> number of the last batch whose push may pass during the hold."""
-        ...
 
     def release(self) -> None:
         """Lets all pushes pass."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,11 +56,9 @@ class FrameCall(Protocol):
     @property
     def done(self) -> bool:
         """Whether `wait` returns immediately."""
-        ...
 
     def wait(self) -> tuple[bytes, bytes]:
         """Returns head and body of the answer; raises the server's error."""
-        ...
 
 
 class DenseFrames(Protocol):
@@ -70,11 +68,9 @@ class DenseFrames(Protocol):
         self, server: int, kind: int, head: bytes, parts: Sequence[Any], into: Any | None, timeout_seconds: float
     ) -> FrameCall:
         """Sends a call; a server answers the calls of a client in order."""
-        ...
 
     def close(self) -> None:
         """Closes the connection."""
-        ...
 
 
 class DenseServers(Protocol):
@@ -83,23 +79,18 @@ class DenseServers(Protocol):
     @property
     def num_ps(self) -> int:
         """Number of servers."""
-        ...
 
     def open_frames(self, words: bytes) -> DenseFrames:
         """Opens a connection to each server."""
-        ...
 
     def uninitialized(self, owner: str) -> list[int]:
         """Returns the servers on which the owner was not initialized since their process began."""
-        ...
 
     def require_state(self, owner: str) -> None:
         """Raises UnavailableError if a server has lost the state of an owner."""
-        ...
 
     def set_initialized(self, owner: str) -> None:
         """Marks the owner as initialized on all servers."""
-        ...
 
 
 def ask_all(

@@ -30,7 +30,6 @@ class Closable(Protocol):
 
     def close(self) -> None:
         """Releases the resource. Idempotent."""
-        ...
 
 
 T = TypeVar("T", bound=Closable)

@@ -26,15 +26,12 @@ class OwnerPushGate(Protocol):
 
     def hold(self, seconds: float) -> bool:
         """Holds new pushes until `release` or the timeout, and drains the others. Returns False if one stays inside."""
-        ...
 
     def allow(self, limits: dict[int, int]) -> None:
         """Sets worker -> number of the last batch whose push may pass during the hold."""
-        ...
 
     def release(self) -> None:
         """Lets all pushes pass."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,11 +59,9 @@ class FrameHandler(Protocol):
 
     def greet(self, words: bytes, peer: str) -> bytes:
         """Returns the reply to a handshake; an error rejects the connection."""
-        ...
 
     def call(self, words: bytes, kind: int, head: bytes, body: memoryview) -> Answer | None:
         """Returns head and parts of the answer. None: not now, the server retries after a wake-up."""
-        ...
 
 
 @config
