@@ -93,7 +93,7 @@ def test_examples_import_from_doors() -> None:
         ("monolith.export.opened", "from monolith import _core", False),
         ("monolith.export.opened", "from monolith._core import crc32c", False),
         ("monolith.checkpoint.saver", "from monolith.checkpoint._records import x", False),
-        ("monolith.ps.recovery.recorder", "from monolith.ps.client.row_calls import x", False),
+        ("monolith.ps.recovery.recorder", "from monolith.ps.client.joined import x", False),
         ("monolith.export.opened", "from monolith.checkpoint import Manifest", False),
         ("monolith.export.opened", "from monolith.tables import row_optimizers", False),
         ("monolith.export.opened", "from monolith.tables.local import LocalStore", False),

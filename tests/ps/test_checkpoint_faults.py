@@ -24,7 +24,7 @@ from monolith.checkpoint import Saver
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.ps import PsCluster, PsStore
 from monolith.ps.client.remote_cut import RemoteCut
-from monolith.ps.client.remote_restore import RemoteRestore
+from monolith.ps.client.remote_cut import RemoteRestore
 from ps.counting import Counter
 
 *addresses, name, folder, what = arguments

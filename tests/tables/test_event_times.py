@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from monolith.errors import InvalidArgumentError
 from monolith.tables import HashTable, Segment, TableConfig, TableGroup
-from monolith.tables.event_times import bound_times
+from monolith.tables.local.native_tables import bound_times
 from monolith.testing.reference_format import bounded_times
 
 DAY = 86400

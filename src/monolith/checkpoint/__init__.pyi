@@ -1,8 +1,6 @@
 from monolith.files import isabs as isabs
 
 from . import inspection as inspection
-from .best import best_checkpoint as best_checkpoint
-from .best import keep_best as keep_best
 from .catalog import Catalog as Catalog
 from .catalog import SavedCheckpoint as SavedCheckpoint
 from .catalog import SavedTables as SavedTables
@@ -30,9 +28,9 @@ from .options import CheckpointConfig as CheckpointConfig
 from .options import RestoreConfig as RestoreConfig
 from .options import SaverConfig as SaverConfig
 from .remote_dense import DenseState as DenseState
-from .restore.aliases import CUSTOM_RESTORE_OP as CUSTOM_RESTORE_OP
-from .restore.aliases import calc_feed_dict as calc_feed_dict
-from .restore.aliases import generate_alias_map as generate_alias_map
+from .restore.adapting import CUSTOM_RESTORE_OP as CUSTOM_RESTORE_OP
+from .restore.adapting import calc_feed_dict as calc_feed_dict
+from .restore.adapting import generate_alias_map as generate_alias_map
 from .restore.partial_recovery import PsMonitor as PsMonitor
 from .restore.partial_recovery import RestoreOps as RestoreOps
 from .restore.partial_recovery import SaverBuilder as SaverBuilder
@@ -43,6 +41,8 @@ from .restore.rules import get_latest_checkpoint_state as get_latest_checkpoint_
 from .restore.rules import wait_for_monolith_checkpoint as wait_for_monolith_checkpoint
 from .restore.store_restore import restore_table_assets as restore_table_assets
 from .restore.store_restore import save_table_assets as save_table_assets
+from .retention import best_checkpoint as best_checkpoint
+from .retention import keep_best as keep_best
 from .save_protocol import PendingSave as PendingSave
 from .save_protocol import SaveProtocol as SaveProtocol
 from .saver import Saver as Saver

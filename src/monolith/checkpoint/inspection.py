@@ -9,10 +9,10 @@ import numpy as np
 import torch
 
 from monolith import _core
-from monolith.checkpoint.best import read_best
 from monolith.checkpoint.catalog import Catalog, full_local_path, read_manifest
 from monolith.checkpoint.manifest import SUFFIX, Manifest
 from monolith.checkpoint.protos.checkpoint_state_pb2 import CheckpointState
+from monolith.checkpoint.retention import read_best
 from monolith.checkpoint.snapshots import newest_of_ranks
 from monolith.checkpoint.state_files import (
     CHECKPOINT,

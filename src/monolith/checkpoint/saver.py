@@ -8,19 +8,24 @@ import weakref
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
-from monolith.checkpoint._descriptions import count_rows, info_name, model_meta
-from monolith.checkpoint.best import BEST, read_best
 from monolith.checkpoint.catalog import Catalog, SavedCheckpoint, prefix_of, require_path
 from monolith.checkpoint.cut import StateCut, encode_state
 from monolith.checkpoint.model_dir_lock import GenerationClaim, ModelDirLock
 from monolith.checkpoint.options import SaverConfig
 from monolith.checkpoint.restore.restoring import require_readable, restore_all, restore_without_dense
 from monolith.checkpoint.restore.rules import is_left_out_already, record_left_out, without_leave_out
-from monolith.checkpoint.retention import CheckpointRecords, Retention
+from monolith.checkpoint.retention import BEST, CheckpointRecords, Retention, read_best
 from monolith.checkpoint.save_protocol import PendingSave, SaveProtocol
 from monolith.checkpoint.staging import Staging
 from monolith.checkpoint.state_files import get_monolith_checkpoint_state
-from monolith.checkpoint.writing import CheckpointWriteConfig, remove_torn_saves, write_checkpoint
+from monolith.checkpoint.writing import (
+    CheckpointWriteConfig,
+    count_rows,
+    info_name,
+    model_meta,
+    remove_torn_saves,
+    write_checkpoint,
+)
 from monolith.config import keywords_of
 from monolith.errors import (
     DataLossError,

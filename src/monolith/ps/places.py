@@ -1,4 +1,4 @@
-"""Indices of parameter servers: finding and assigning them, and the choice among standby servers."""
+"""Indices of parameter servers: finding and assigning them, and the choice among standby servers by a benchmark."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
+import torch
+
 from monolith.errors import (
+    AbortedError,
     DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
@@ -18,7 +21,9 @@ from monolith.rpc import ClientCredentials, ControlChannel, outcomes_of, results
 from monolith.rpc.protos import parameter_server_pb2 as messages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from torch import Tensor
 
 _UNKNOWN = -1
 ANSWER_SECONDS = 15.0
@@ -243,3 +248,39 @@ class StandbyServers:
             for address in addresses
         ]
         return outcomes_of(calls)[0]
+
+
+_LONGEST_SECONDS = 600.0
+_SIDE = 256
+"""Side length of the square matrix."""
+_PIECES = 16
+"""Number of pieces that the matrix is split into, and joined from, in each round."""
+
+
+def measure_throughput(seconds: float, is_over: Callable[[], bool] = lambda: False) -> float:
+    """Computes for some seconds; returns the number of rounds per second.
+
+    Args:
+        seconds: Duration.
+        is_over: Polled before each round; True cancels the benchmark.
+
+    Raises:
+        AbortedError: the benchmark was cancelled.
+    """
+    if not 0 < seconds <= _LONGEST_SECONDS:
+        raise InvalidArgumentError(
+            f"benchmark: seconds above 0, and at most {_LONGEST_SECONDS}, expected, got {seconds}"
+        )
+    matrix = torch.rand(_SIDE, _SIDE)
+    rounds, begin = 0, time.monotonic()
+    while (elapsed := time.monotonic() - begin) < seconds or rounds == 0:
+        if is_over():
+            raise AbortedError("benchmark: the server ends; what it has computed is of no use")
+        matrix = _round(matrix)
+        rounds += 1
+    return rounds / max(elapsed, 1e-9)
+
+
+def _round(matrix: Tensor) -> Tensor:
+    """Moves and computes every number once; they stay between 0 and 1."""
+    return torch.cat(torch.split(matrix, _SIDE // _PIECES, dim=1)).sqrt().reshape(_SIDE, _SIDE)

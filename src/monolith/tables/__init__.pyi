@@ -30,9 +30,6 @@ from .bucket_owners import sum_of_reports as sum_of_reports
 from .compressors import Compressor as Compressor
 from .compressors import Fp16 as Fp16
 from .compressors import Fp32 as Fp32
-from .event_times import BoundedTimes as BoundedTimes
-from .event_times import EventClock as EventClock
-from .event_times import bound_times as bound_times
 from .filters import AdmissionFilter as AdmissionFilter
 from .filters import ProbabilisticFilter as ProbabilisticFilter
 from .filters import SlidingHashFilter as SlidingHashFilter
@@ -60,6 +57,9 @@ from .keyed_rows import KeyedValues as KeyedValues
 from .keyed_rows import buckets_of_keys as buckets_of_keys
 from .keyed_rows import keys_in as keys_in
 from .keyed_rows import write_keyed as write_keyed
+from .local.native_tables import BoundedTimes as BoundedTimes
+from .local.native_tables import EventClock as EventClock
+from .local.native_tables import bound_times as bound_times
 from .local.store import LocalShards as LocalShards
 from .local.store import LocalStore as LocalStore
 from .row_optimizers import Adagrad as Adagrad

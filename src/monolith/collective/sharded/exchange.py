@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from monolith.collective.lock_step import Agreed, LockStep
-    from monolith.collective.sharded.owner import RowOwner, SentIds
-    from monolith.collective.sharded.plan import IdMessage, ShardedPlan
+    from monolith.collective.sharded.owner import IdMessage, RowOwner, SentIds, ShardedPlan
     from monolith.tables.local import NativeTables
 
 

@@ -19,11 +19,9 @@ from monolith.collective.serial_executor import RaisedByAllError
 from monolith.collective.sharded.calls import BlockStreams, RankCalls, gather_texts, pack, unpack
 from monolith.collective.sharded.changes import ReaderCalls, ShardedPublisher, ShardedReader
 from monolith.collective.sharded.exchange import AlltoallMetrics, RankReads, RowExchange, alltoall_metrics
-from monolith.collective.sharded.joined import ShardedWorkerSession
-from monolith.collective.sharded.owner import RowOwner
-from monolith.collective.sharded.plan import IdMessage, ShardedPlan
+from monolith.collective.sharded.joined import HandedOver, RankUpdates, ShardedWorkerSession
+from monolith.collective.sharded.owner import IdMessage, RowOwner, ShardedPlan
 from monolith.collective.sharded.snapshots import CutCalls, RestoreCalls, ShardedCut, ShardedRestore
-from monolith.collective.sharded.update import HandedOver, RankUpdates
 from monolith.collective.sharded.whole import WholeCalls
 from monolith.deltalog.publish import LocalPublisher
 from monolith.errors import FailedPreconditionError, InvalidArgumentError

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from monolith.collective.sharded.exchange import RowExchange
-    from monolith.collective.sharded.owner import SentIds
-    from monolith.collective.sharded.plan import IdMessage
+    from monolith.collective.sharded.owner import IdMessage, SentIds
     from monolith.tables import BoundedTimes
     from monolith.tables.local import PreparedUpdate
 

@@ -5,7 +5,7 @@ from .cached_variables import fetch_all_cached_variables as fetch_all_cached_var
 from .cached_variables import use_cached_variables as use_cached_variables
 from .cluster import PsCluster as PsCluster
 from .cluster import ServerHealth as ServerHealth
+from .joined import FoundRow as FoundRow
 from .joined import PsWorkerSession as PsWorkerSession
-from .row_calls import FoundRow as FoundRow
-from .row_calls import find_row as find_row
+from .joined import find_row as find_row
 from .store import PsStore as PsStore

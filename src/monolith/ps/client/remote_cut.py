@@ -1,26 +1,37 @@
-"""Consistent cuts of the rows on all servers, and named readers of their changes."""
+"""Consistent cuts of the rows on all servers, and restores: of all servers at once, or of lost ones."""
 
 from __future__ import annotations
 
+import secrets
 import threading
 import weakref
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from monolith.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, OpError
-from monolith.ps._wire_values import blocks_in, buckets_message, file_in, mark_message, stamp_in, write_message
-from monolith.rpc import outcomes_of
+from monolith.errors import CancelledError, FailedPreconditionError, OpError
+from monolith.ps._wire_values import (
+    blocks_in,
+    buckets_message,
+    file_in,
+    mark_message,
+    stamp_in,
+    stamp_message,
+    write_message,
+)
+from monolith.ps.server.push_gates import rows_owner
 from monolith.rpc.protos import parameter_server_pb2 as messages
 from monolith.tables import (
     ALL_BUCKETS,
     ChangePosition,
     OwnerClock,
     OwnersCut,
+    PreparedRestore,
     WrittenRows,
     bucket_bounds,
     shared_buckets,
 )
-from monolith.tables.formats import PackedBlocks
+from monolith.tables.local import agreed_stamps
+from monolith.tables.snapshot import RestoreReport, report_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,6 +42,7 @@ if TYPE_CHECKING:
     from monolith.ps.client.store import PsStore
     from monolith.tables import SnapshotWriteConfig
     from monolith.tables.formats import RowBlock
+    from monolith.tables.snapshot import SnapshotManifest, TableMatch
 
 _LOOK_SECONDS = 0.05
 """Interval at which a write is checked for cancellation."""
@@ -195,105 +207,89 @@ def _failed(call: Any) -> OpError | None:
     return None
 
 
-_SUBJECT = "parameter servers"
+class RemoteRestore(PreparedRestore):
+    """`monolith.tables.store.PreparedRestore` of all servers.
 
+    Servers cancel the restore when the connection of this process ends.
 
-class RemoteReader:
-    """`monolith.tables.ChangeReader` of all servers. Thread-safe.
-
-    Each server stores its own read position; the mark of the reader is that of the least advanced server.
+    Args:
+        store: Store whose rows are replaced.
+        numbers: Number of the restore on each server.
+        manifest: Manifest of the files.
+        match: Mapping of the saved tables to those of the store.
     """
 
-    def __init__(self, store: PsStore, name: str, opened_at: ChangePosition) -> None:
+    def __init__(
+        self, store: PsStore, numbers: Sequence[int], *, manifest: SnapshotManifest, match: TableMatch
+    ) -> None:
         self._store = store
-        self._cluster = store.cluster
-        self.name = name
-        self._opened_at = opened_at
+        self._requests = [messages.TicketRequest(store=store.name, number=number) for number in numbers]
+        self._manifest = manifest
+        self._match = match
+
+    def load(self) -> RestoreReport:
+        """Replaces the rows of the servers."""
+        answers = self._store.cluster.ask("LoadRestore", self._requests, timeout_seconds=None)
+        self._store.refresh_newest_time()
+        rows = {name: sum(answer.rows[name] for answer in answers) for name in self._store.native.names}
+        return report_of(self._manifest, self._match, rows)
+
+    def __exit__(self, *_: object) -> None:
+        self._store.cluster.tell("DropRestore", self._requests)
+
+
+class RemoteOwners:
+    """`monolith.tables.store.RowOwners` of the rows on servers. Thread-safe.
+
+    A server has state once a chief has marked it as initialized. The mark is lost with the process, as the rows are.
+    """
+
+    def __init__(self, store: PsStore) -> None:
+        self._store = store
+        self._name = rows_owner(store.name)
 
     @property
-    def mark(self) -> ChangePosition:
-        """Everything up to this mark was read."""
-        answers = self._cluster.ask("ReaderPosition", self._message())
-        return self._opened_at._replace(epoch=min(answer.epoch for answer in answers))
+    def owned(self) -> tuple[range, ...]:
+        """Bucket range of each server."""
+        return self._store.owned
 
-    def next_mark(self) -> ChangePosition:
-        """Ends the current epoch of all servers."""
-        epoch = max(moment.epoch for moment in self._store.moments()) + 1
-        self._cluster.ask("MarkAt", messages.MarkAtRequest(reader=self._message(), epoch=epoch))
-        return self._opened_at._replace(epoch=epoch)
+    def uninitialized(self) -> list[int]:
+        """Returns the servers without state; opens the store, without rows, on restarted servers first."""
+        self._store.open_at_new_servers()
+        return self._store.cluster.uninitialized(self._name)
 
-    def changes(self, *, state: bool, buckets: range = ALL_BUCKETS) -> Iterator[RowBlock]:
-        """Returns tombstones and rows of everything touched after `mark`."""
-        bucket_bounds(buckets)
-        requests = [
-            messages.ChangesRequest(
-                reader=self._message(), buckets=buckets_message(shared_buckets(owned, buckets)), state=state
+    def set_initialized(self) -> None:
+        """Marks all servers as initialized: their state was restored, or a run begins with it."""
+        self._store.open_at_new_servers()
+        lives = {(moment.life.generation, moment.life.life) for moment in self._moments()}
+        if len(lives) > 1:  # without a checkpoint a restarted server begins empty
+            self._begin_life(generation=0)
+        self._store.cluster.set_initialized(self._name)
+
+    def resume(self, lost: Sequence[int], *, applied: Sequence[OwnerClock], generation: int) -> None:
+        """Resumes lost servers at the batches of a saved run; the others are unchanged.
+
+        Earlier marks and readers are rejected from now on, because changes of lost servers are unknown. Workers have to
+        join again, and resume after the least advanced server.
+
+        Raises:
+            FailedPreconditionError: the saved state cannot be divided among the current servers.
+        """
+        stamps = {index: agreed_stamps(applied, self.owned[index]) for index in lost}
+        life = self._begin_life(generation=generation)
+        for index, own in stamps.items():
+            request = messages.ResumeRequest(
+                store=self._store.name, stamps=[stamp_message(stamp) for stamp in own.values()], life=life
             )
-            for owned in self._cluster.owned
-        ]
-        return open_blocks(self._cluster, "Changes", requests, keeps=self)
+            self._store.cluster.ask_one(index, "Resume", request)
+        self._store.refresh_newest_time()
 
-    def packed_changes(self, *, state: bool, buckets: range = ALL_BUCKETS) -> PackedBlocks:
-        """Returns the blocks of `changes`, packed into one object."""
-        return PackedBlocks.of(self.changes(state=state, buckets=buckets))
+    def _moments(self) -> list[messages.MomentResponse]:
+        return self._store.cluster.ask("Moment", messages.StoreRequest(store=self._store.name))
 
-    def advance(self, to: ChangePosition) -> None:
-        """Marks everything up to `to` as read."""
-        present = self.mark
-        if to[:2] == present[:2] and to.epoch < present.epoch:
-            raise FailedPreconditionError(
-                f"reader {self.name!r}: it has read up to mark {present.epoch} and cannot go back to {to.epoch}"
-            )
-        self._cluster.ask("Advance", messages.AdvanceRequest(reader=self._message(), to=mark_message(to)))
-
-    def close(self) -> None:
-        """Removes the reader on the servers; after a close of the store, only this client of the reader is closed."""
-        if self._store.is_closed:
-            return
-        self._cluster.ask("CloseReader", self._message())
-
-    def _message(self) -> messages.ReaderRequest:
-        if self._store.is_closed:
-            raise FailedPreconditionError(f"reader {self.name!r}: its store was closed; open both again")
-        return messages.ReaderRequest(store=self._store.name, name=self.name, opened_at=mark_message(self._opened_at))
-
-
-def open_reader(store: PsStore, name: str, at: ChangePosition | None) -> RemoteReader:
-    """Opens a reader; see `Store.open_reader`."""
-    if not name:
-        raise InvalidArgumentError(f"{_SUBJECT}: a reader of changes needs a name, got {name!r}")
-    if at is not None and not isinstance(at, ChangePosition):
-        raise TypeError(f"{_SUBJECT}: expected a Mark, as a cut or a reader gives it, got {at!r}")
-    if at is not None:
-        _open_on_all(store, messages.OpenReaderRequest(store=store.name, name=name, at=mark_message(at)))
-        return RemoteReader(store, name, at)
-    moments = store.moments()
-    answers = store.cluster.ask("OpenReader", messages.OpenReaderRequest(store=store.name, name=name))
-    known = [answer.is_known for answer in answers]
-    if not any(known):
-        epoch = max(moment.epoch for moment in moments) + 1
-        _open_on_all(store, messages.OpenReaderRequest(store=store.name, name=name, epoch=epoch))
-        return RemoteReader(store, name, ChangePosition(moments[0].life.generation, moments[0].life.life, epoch))
-    if not all(known):
-        some = ", ".join(str(index) for index, is_known in enumerate(known) if not is_known)
-        raise FailedPreconditionError(
-            f"reader {name!r}: it is missing on servers {some}: a server was restarted, or the client that opened it"
-            " died meanwhile. Open it at the mark of a cut"
-        )
-    epoch = min(answer.epoch for answer in answers)
-    return RemoteReader(store, name, ChangePosition(moments[0].life.generation, moments[0].life.life, epoch))
-
-
-def _open_on_all(store: PsStore, request: messages.OpenReaderRequest) -> None:
-    """Opens a reader on all servers; if one rejects it, removes it from those that did not have it before."""
-    answers, errors = outcomes_of(store.cluster.begin("OpenReader", request))
-    if not errors:
-        return
-    life = store.moments()[0].life
-    close = messages.ReaderRequest(
-        store=store.name, name=request.name, opened_at=messages.Mark(generation=life.generation, life=life.life)
-    )
-    store.cluster.tell(
-        "CloseReader", [close if answer is not None and not answer.was_known else None for answer in answers]
-    )
-    raise errors[0]
+    def _begin_life(self, *, generation: int) -> messages.Life:
+        """Sets a new common `life` on all servers."""
+        highest = max([generation, *(moment.life.generation for moment in self._moments())])
+        life = messages.Life(generation=highest + 1, life=secrets.randbits(63))
+        self._store.take_life(life)
+        return life

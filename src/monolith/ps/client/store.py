@@ -15,11 +15,9 @@ from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.ps._wire_values import buckets_message, messages_of, stamp_message, stats_in
 from monolith.ps.agreement import agreement_of, digest_of
 from monolith.ps.client.cluster import PsCluster
-from monolith.ps.client.joined import PsWorkerSession
-from monolith.ps.client.remote_cut import RemoteCut, RemoteReader, open_reader
-from monolith.ps.client.remote_publisher import RemotePublisher
-from monolith.ps.client.remote_restore import RemoteOwners, RemoteRestore
-from monolith.ps.client.row_calls import PendingRows
+from monolith.ps.client.joined import PendingRows, PsWorkerSession
+from monolith.ps.client.remote_changes import RemotePublisher, RemoteReader, open_reader
+from monolith.ps.client.remote_cut import RemoteCut, RemoteOwners, RemoteRestore
 from monolith.ps.server.push_gates import rows_owner
 from monolith.rpc import outcomes_of
 from monolith.rpc.protos import parameter_server_pb2 as messages

@@ -15,8 +15,8 @@ from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpErr
 from monolith.ps.dense import wire
 from monolith.ps.dense.layout import DenseLayout
 from monolith.ps.dense.optimizer_spec import import_modules
-from monolith.ps.dense.packed_state import PackedState, pack, room_for, unpack
 from monolith.ps.dense.push import PushClock
+from monolith.ps.dense.state_transfer import PackedState, pack, room_for, unpack
 from monolith.ps.dense.wire import Kind
 from monolith.ps.recovery.recording import NoRecording
 from monolith.ps.server.hosted_weights import HostedWeights

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from monolith.ps.dense.shard import DenseShard
     from monolith.ps.recovery.config import Recovered, RecoveryConfig
-    from monolith.ps.server.hosted_stores import HostedStores
+    from monolith.ps.server.hosted_rows import HostedStores
     from monolith.ps.server.server import FrameServer
 
 _log = logging.getLogger(__name__)

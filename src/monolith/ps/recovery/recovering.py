@@ -12,8 +12,8 @@ import torch
 
 from monolith.checkpoint import saved_tables
 from monolith.errors import DataLossError, OpError
-from monolith.ps.dense.packed_state import PackedState, room_for
 from monolith.ps.dense.shard import CapturedDense
+from monolith.ps.dense.state_transfer import PackedState, room_for
 from monolith.ps.recovery.chain import RowsPlan, plan_rows
 from monolith.ps.recovery.config import Recovered
 from monolith.ps.recovery.entries import Lineage

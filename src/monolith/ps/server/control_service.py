@@ -32,10 +32,10 @@ from monolith.ps._wire_values import (
     stats_message,
 )
 from monolith.ps.agreement import WIRE_VERSION, configs_of
-from monolith.ps.arithmetic import measure_throughput
+from monolith.ps.places import measure_throughput
 from monolith.ps.server.client_sessions import ClientSessions, OpenCut, PreparedLoad, PreparedRows
 from monolith.ps.server.hosted_publisher import PublishingRequest
-from monolith.ps.server.hosted_stores import HostedStores
+from monolith.ps.server.hosted_rows import HostedStores
 from monolith.ps.server.push_gates import PushGates, rows_owner
 from monolith.rpc.protos import parameter_server_pb2 as messages
 from monolith.tables import NUM_BUCKETS, new_rows

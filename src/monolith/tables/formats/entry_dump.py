@@ -23,7 +23,7 @@ from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgum
 from monolith.files import begin_file, open_storage
 from monolith.tables.arrays import id_array
 from monolith.tables.formats.sharded_files import refuse_other_totals, shard_path, shards_of
-from monolith.tables.snapshot.files import bucket_ranges
+from monolith.tables.snapshot.manifest import bucket_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,4 +1,5 @@
 from .cut import LocalCut as LocalCut
+from .cut import LocalRestore as LocalRestore
 from .history import LocalChangeReader as LocalChangeReader
 from .history import LocalHistory as LocalHistory
 from .joined import LocalWorkerSession as LocalWorkerSession
@@ -13,7 +14,6 @@ from .plan import NativeSession as NativeSession
 from .plan import NativeStore as NativeStore
 from .plan import OpenPlans as OpenPlans
 from .plan import RemotePlan as RemotePlan
-from .restore import LocalRestore as LocalRestore
 from .split_batch import split_batch as split_batch
 from .store import LocalStore as LocalStore
 from .store import agreed_stamps as agreed_stamps

@@ -1,21 +1,26 @@
-"""The native group with the names and configs of its tables: what `HashTable`, `TableGroup` and `LocalStore` share."""
+"""The native group with the names and configs of its tables: what `HashTable`, `TableGroup` and `LocalStore` share.
+
+`EventClock` is the clock by which rows expire. It bounds how far one batch may move it: a wrong time must not expire a
+table.
+"""
 
 from __future__ import annotations
 
+import logging
+import threading
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 
 from monolith import _core
 from monolith.errors import InvalidArgumentError
-from monolith.tables.event_times import EventClock
 from monolith.tables.schema import Schema, TableSchema, fnv1a_64, table_number
 from monolith.tables.table_config import sorted_by_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
     from monolith.tables.filters import AdmissionFilter
     from monolith.tables.table_config import TableConfig
 
+_LOG = logging.getLogger(__name__)
 _ALL_TABLES = -1
 
 LearningRates: TypeAlias = "float | Floats"
@@ -153,3 +159,65 @@ def _shared_admission(configs: Sequence[TableConfig]) -> AdmissionFilter | None:
                 f" {filtered[0].admission!r} and {config.admission!r}; use the same or two groups"
             )
     return filtered[0].admission if filtered else None
+
+
+class BoundedTimes(NamedTuple):
+    """The times of one call as rows take them."""
+
+    times: NDArray[np.int64]
+    num_ahead: int
+    """Number of times that were set back."""
+
+
+def bound_times(times: NDArray[np.int64], newest: int) -> BoundedTimes:
+    """Bounds the times of one batch: those that are far ahead are set back to the time of the data.
+
+    More than a day beyond `newest` is far ahead. The data stands at `newest` or, if that is later, at the lower median
+    of the batch, at most a day beyond `newest`. So a minority of wrong times moves nothing, a batch of nothing else a
+    day, and a gap in the data closes day by day. Where no time was seen (0), the median is taken for `newest`, with
+    more room if the times lie far apart. The rule itself is in `core/table/time_bound.h`.
+
+    >>> import numpy as np
+    >>> bounded = bound_times(np.array([1_700_000_060, 4_102_444_800, 1_700_000_090]), newest=1_700_000_000)
+    >>> bounded.times.tolist(), bounded.num_ahead
+    ([1700000060, 1700000090, 1700000090], 1)
+    """
+    bounded = _core.bound_times(times, newest)
+    return BoundedTimes(times, 0) if bounded is None else BoundedTimes(*bounded)
+
+
+class EventClock:
+    """Bounds how far one call may move the newest time of a store. Thread-safe.
+
+    Call `bounded` once per batch, before the batch is divided among owners of rows; owners take the times unchanged.
+    Times that were set back are counted once the rows have them.
+    """
+
+    def __init__(self, newest: Callable[[], int]) -> None:
+        self._newest = newest
+        """The newest time of all tables and owners."""
+        self._lock = threading.Lock()
+        self.num_ahead = 0
+        """Number of times set back so far."""
+
+    def bounded(self, times: NDArray[np.int64]) -> BoundedTimes:
+        """Returns the times as rows take them."""
+        return bound_times(times, self._newest())
+
+    def count(self, bounded: BoundedTimes) -> None:
+        """Counts times that the rows have taken."""
+        if not bounded.num_ahead:
+            return
+        with self._lock:
+            is_first = self.num_ahead == 0
+            self.num_ahead += bounded.num_ahead
+        if is_first:
+            _LOG.warning(
+                "%d of %d times of a batch are more than a day ahead of all earlier ones and were set to at most %d;"
+                " later occurrences are only counted (stats: times_ahead). One batch advances the expiry clock by at"
+                " most a day: if the data has a gap, the next batches close it; otherwise check the data for wrong"
+                " times",
+                bounded.num_ahead,
+                len(bounded.times),
+                int(bounded.times.max()),
+            )

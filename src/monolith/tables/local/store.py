@@ -16,12 +16,11 @@ from monolith.tables.batch import NOTHING_APPLIED, BatchStamp, Finished, made_fr
 from monolith.tables.formats.row_block import BlockKind, PackedBlocks, RowBlock
 from monolith.tables.history import ALL_BUCKETS, OwnerClock, bucket_bounds
 from monolith.tables.keyed_rows import KeyedValues
-from monolith.tables.local.cut import LocalCut
+from monolith.tables.local.cut import LocalCut, LocalRestore
 from monolith.tables.local.history import LocalHistory
 from monolith.tables.local.joined import LocalWorkerSession, stamp_to_core
 from monolith.tables.local.native_tables import NativeTables
 from monolith.tables.local.plan import LocalPlan, LocalRows, NativeStore, OpenPlans
-from monolith.tables.local.restore import LocalRestore
 from monolith.tables.slot_keys import UNKNOWN_SLOT
 from monolith.tables.store import LoadReport, StoreStats, Traits
 

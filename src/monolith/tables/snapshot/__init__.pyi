@@ -4,8 +4,6 @@ from .bucket_file import read_keys as read_keys
 from .bucket_file import rewrite as rewrite
 from .bucket_file import write_blocks as write_blocks
 from .bucket_file import write_file as write_file
-from .files import bucket_ranges as bucket_ranges
-from .files import file_name as file_name
 from .location import SnapshotPath as SnapshotPath
 from .location import open_destination as open_destination
 from .location import open_source as open_source
@@ -16,6 +14,8 @@ from .manifest import MANIFEST_NAME as MANIFEST_NAME
 from .manifest import FileEntry as FileEntry
 from .manifest import SnapshotManifest as SnapshotManifest
 from .manifest import TableEntry as TableEntry
+from .manifest import bucket_ranges as bucket_ranges
+from .manifest import file_name as file_name
 from .manifest import read_manifest as read_manifest
 from .restore import RestoreReport as RestoreReport
 from .restore import TableMatch as TableMatch

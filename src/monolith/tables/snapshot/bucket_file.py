@@ -20,9 +20,8 @@ from monolith.files import named_errors
 from monolith.tables.formats.row_block import HEADER, TRAILER, BlockKind, RowBlock
 from monolith.tables.history import ALL_BUCKETS
 from monolith.tables.schema import TableSchema
-from monolith.tables.snapshot.files import bucket_ranges, file_name
 from monolith.tables.snapshot.location import SnapshotPath, fetched_files, open_destination, open_source, writing_folder
-from monolith.tables.snapshot.manifest import FileEntry, SnapshotManifest
+from monolith.tables.snapshot.manifest import FileEntry, SnapshotManifest, bucket_ranges, file_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

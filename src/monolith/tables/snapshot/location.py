@@ -22,8 +22,7 @@ from monolith.errors import (
     UnavailableError,
 )
 from monolith.files import RemoteStorage, may_hold, open_storage
-from monolith.tables.snapshot.files import unlisted
-from monolith.tables.snapshot.manifest import MANIFEST_NAME, SnapshotManifest, manifest_of
+from monolith.tables.snapshot.manifest import MANIFEST_NAME, SnapshotManifest, manifest_of, unlisted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""The list of what a snapshot consists of, as a sealed JSON file; see `monolith.files.seal`."""
+"""The list of what a snapshot consists of, a sealed JSON file (`monolith.files.seal`), and the names of its files."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from monolith.tables.schema import TableSchema, fnv1a_64
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from monolith.files import Storage
-
 
 FORMAT_VERSION = 2
 """Version of the manifest and of the folder's layout.
@@ -34,6 +33,8 @@ MANIFEST_NAME = "manifest.json"
 _MOST_BYTES = 1 << 30
 """Size of the largest manifest that is read."""
 FILE_NAME = re.compile(r"buckets-(\d{4})-(\d{4})-([0-9a-f]{16})\.rows")
+_OURS = re.compile(r"buckets-\d{4}-\d{4}-[0-9a-f]{16}\.rows(\.tmp)?|manifest\.json(\.[0-9a-f]{8})?\.tmp")
+"""Every name that a killed save may leave in the folder."""
 
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 _Entry = TypeVar("_Entry", bound="TableEntry | FileEntry")
@@ -236,3 +237,24 @@ def _are_stamps(values: Mapping[str, Any]) -> bool:
         worker.isdigit() and isinstance(stamp, dict) and stamp.keys() == {"seq", "position", "event_time"}
         for worker, stamp in values.items()
     )
+
+
+def file_name(begin: int, end: int, snapshot_id: int) -> str:
+    """Returns the name of the file of buckets [begin, end); the id separates it from files of the replaced snapshot."""
+    return f"buckets-{begin:04d}-{end:04d}-{snapshot_id:016x}.rows"
+
+
+def bucket_ranges(num_files: int, buckets: range = ALL_BUCKETS) -> Iterator[tuple[int, int]]:
+    """Cuts consecutive buckets into `num_files` runs whose sizes differ by at most one."""
+    size, rest = divmod(len(buckets), num_files)
+    begin = buckets.start
+    for number in range(num_files):
+        end = begin + size + (number < rest)
+        yield begin, end
+        begin = end
+
+
+def unlisted(names: Iterable[str], manifest: SnapshotManifest) -> list[str]:
+    """Returns the names that a save makes and this manifest does not list."""
+    listed = {file.name for file in manifest.files}
+    return [name for name in names if _OURS.fullmatch(name) and name not in listed]
