@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import cityhash
 import pytest
 import torch
 
-from monolith import _core
-from monolith.data import text_ids
-from monolith.data.text_ids import _MUL, _pair, city_hash64_of_text
+from monolith.data.text_ids import city_hash64_of_text
 from monolith.errors import InvalidArgumentError, OpError
 from monolith.export.opened import open_export
 from monolith.serving import Predictor
@@ -159,10 +158,7 @@ def test_options_make_items() -> None:
         TrainerConfig(items=CandidateItems(path="p"))
 
 
-def test_the_hash_of_texts_is_that_of_the_core() -> None:
-    """The core hashes with a seed: the pair of the hash of the text and of that of the column."""
+def test_hashes_of_texts_are_those_of_an_independent_cityhash() -> None:
     texts = ["", "a", "ab", "abc", "Zoë", *("x" * size + "y" for size in range(3, 200))]
-    seed = city_hash64_of_text("user")
-    expected = [_pair(city_hash64_of_text(text) - 0x9AE16A3B2F90404F, seed, _MUL) for text in texts]
-    assert [each & (2**64 - 1) for each in text_ids("user", texts).tolist()] == expected
-    assert _core.NUM_BUCKETS  # the core is loaded
+    assert [city_hash64_of_text(text) for text in texts] == [cityhash.CityHash64(text) for text in texts]
+    assert city_hash64_of_text(b"\xff\x00") == cityhash.CityHash64(b"\xff\x00")

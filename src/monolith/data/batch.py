@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import torch
@@ -100,7 +101,6 @@ def _rows_of(values: ColumnValues) -> int:
 
 
 def _refuse_to_collate(batches: Sequence[Batch], **_: object) -> NoReturn:
-    """Stands for what a DataLoader would make of several batches."""
     raise ValueError(
         f"DataLoader: expected batch_size=None, got {len(batches)}: a Dataset already returns batches; use"
         " DataLoader(dataset, batch_size=None), and set the batch size with dataset.batch(...)"
@@ -125,7 +125,7 @@ def pack_columns(columns: Mapping[str, ColumnValues]) -> tuple[Any, Any]:
         return None, dict(columns)
     sizes = [-(-tensor.numel() * tensor.element_size() // _ALIGNMENT) * _ALIGNMENT for tensor in tensors]
     packed = torch.empty(sum(sizes), dtype=torch.uint8)
-    places: Iterator[tuple[int, Tensor]] = iter(zip(_starts(sizes), tensors, strict=True))
+    places: Iterator[tuple[int, Tensor]] = iter(zip(accumulate(sizes, initial=0), tensors, strict=False))
     form = {name: _packed(values, packed, places) for name, values in columns.items()}
     return (packed.numpy().tobytes() if len(packed) <= _MOST_IN_A_MESSAGE else packed), form
 
@@ -137,13 +137,6 @@ def unpack_columns(packed: Any, form: Any) -> dict[str, ColumnValues]:
     if isinstance(packed, bytes):
         packed = torch.frombuffer(bytearray(packed), dtype=torch.uint8) if packed else torch.empty(0, dtype=torch.uint8)
     return {name: _unpacked(values, packed) for name, values in form.items()}
-
-
-def _starts(sizes: list[int]) -> Iterator[int]:
-    start = 0
-    for size in sizes:
-        yield start
-        start += size
 
 
 def _tensors(values: ColumnValues) -> Iterator[Tensor]:

@@ -21,6 +21,7 @@ import torch
 from monolith.config import Config, config, require_at_least, require_between
 from monolith.data.batch import Batch
 from monolith.data.dataset import Dataset, Reading
+from monolith.data.pipeline.draws import mix
 from monolith.errors import InvalidArgumentError
 from monolith.tensors import Ragged
 
@@ -51,8 +52,8 @@ class CountedDraws:
 
     def uniform(self, purpose: int, numbers: Numbers) -> Reals:
         """Returns uniform draws in [0, 1), one for each number."""
-        start = _mix_one(_mix_one(self._seed & _WORD) + purpose)
-        words = _mix(numbers.astype(np.uint64) * np.uint64(_STEP) + np.uint64(start))
+        start = mix(mix(np.array([self._seed & _WORD], np.uint64)) + np.uint64(purpose))
+        words = mix(numbers.astype(np.uint64) * np.uint64(_STEP) + (start - np.uint64(_STEP)))  # `mix` adds a step
         return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def normal(self, purpose: int, numbers: Numbers) -> Reals:
@@ -68,22 +69,10 @@ def scrambled(numbers: Numbers, purpose: int) -> Numbers:
     >>> scrambled(np.arange(2), purpose=0)
     array([167825961961603, 264258247972414])
     """
-    words = (numbers.astype(np.uint64) + np.uint64(_mix_one(purpose) & int(_ID_MASK))) & _ID_MASK
+    words = (numbers.astype(np.uint64) + (mix(np.array([purpose], np.uint64)) & _ID_MASK)) & _ID_MASK
     for factor in _FACTORS:  # odd factors and shifts to the right can be undone, so nothing collides
         words = (words ^ (words >> np.uint64(25))) * np.uint64(factor) & _ID_MASK
     return (words ^ (words >> np.uint64(23))).astype(np.int64)
-
-
-def _mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Applies SplitMix64's output function: every bit depends on every bit."""
-    words = (words ^ (words >> np.uint64(30))) * np.uint64(_FACTORS[0])
-    words = (words ^ (words >> np.uint64(27))) * np.uint64(_FACTORS[1])
-    return words ^ (words >> np.uint64(31))
-
-
-def _mix_one(word: int) -> int:
-    word = (word + _STEP) & _WORD
-    return int(_mix(np.array([word], np.uint64))[0])
 
 
 HOURS, PLACES, MOST_TAGS = 24, 4, 4
@@ -156,12 +145,8 @@ class ClickSampler:
         number = np.arange(first, first + count, dtype=np.int64)
         day = number / world.examples_per_day
         seconds = (day * 86_400).astype(np.int64)
-        user = _occupant(
-            self._rank(self._users, 10, number), day, draws, _Seats(11, world.num_users, world.user_life_days)
-        )
-        item = _occupant(
-            self._rank(self._items, 12, number), day, draws, _Seats(13, world.num_items, world.item_life_days)
-        )
+        user = self._occupant(self._rank(self._users, 10, number), day, 11, world.num_users, world.user_life_days)
+        item = self._occupant(self._rank(self._items, 12, number), day, 13, world.num_items, world.item_life_days)
         is_visitor = draws.uniform(14, number) < world.visitors
         tags, num_tags = self._tags_of(item)
         place = (draws.uniform(15, number) * PLACES).astype(np.int64)
@@ -185,6 +170,11 @@ class ClickSampler:
         ranks: Numbers = np.searchsorted(popularity, self._draws.uniform(purpose, number), side="right")
         return ranks
 
+    def _occupant(self, rank: Numbers, day: Reals, purpose: int, count: int, life_days: float) -> Numbers:
+        """Returns the holder of each rank on that day; each rank changes hands at a time of its own."""
+        generation = np.floor(day / life_days + self._draws.uniform(purpose, rank)).astype(np.int64)
+        return generation * count + rank
+
     def _tags_of(self, item: Numbers) -> tuple[Numbers, Numbers]:
         """Tags [n, MOST_TAGS] and how many of them count; a tenth of the items has none."""
         how_many = self._draws.uniform(20, item)
@@ -193,7 +183,6 @@ class ClickSampler:
         return self._rank(self._tags, 21, cells.reshape(-1)).reshape(-1, MOST_TAGS), num_tags
 
     def _of_user(self, user: Numbers, tags: Numbers, turn: Reals, num_tags: Numbers) -> Reals:
-        """Returns the user's eagerness plus the match of the drifting taste and the first tag."""
         draws = self._draws
         side = np.where(draws.uniform(32, user) < 0.5, -1.0, 1.0)
         angle = _FULL_TURN * (draws.uniform(33, user) - draws.uniform(34, tags[:, 0])) + side * turn
@@ -211,20 +200,6 @@ class ClickSampler:
 
     def _of_context(self, hour: Numbers, place: Numbers) -> Reals:
         return 0.4 * np.cos(_FULL_TURN * (hour - 20) / HOURS) + 0.4 * self._draws.normal(60, place)
-
-
-class _Seats(NamedTuple):
-    """Popularity ranks, each held by one user or item after another."""
-
-    purpose: int
-    number: int
-    life_days: float
-
-
-def _occupant(seat: Numbers, day: Reals, draws: CountedDraws, seats: _Seats) -> Numbers:
-    """Returns the holder of each rank on that day; each rank changes hands at a time of its own."""
-    generation = np.floor(day / seats.life_days + draws.uniform(seats.purpose, seat)).astype(np.int64)
-    return generation * seats.number + seat
 
 
 def _popularity(count: int, exponent: float) -> Reals:
@@ -350,11 +325,9 @@ class _ClickReading(Reading[Batch]):
         return batch
 
     def skip(self) -> None:
-        """Steps over a batch without making it."""
         self._example += self._count()
 
     def _count(self) -> int:
-        """Examples of the next batch."""
         end, count = self._stream.num_examples, self._stream.batch_size
         if end is not None:
             count = min(count, end - self._example)

@@ -146,9 +146,8 @@ def example_batch_of(examples: Sequence[Example], *, shared: Iterable[str] = ())
     rows = [_columns_of(example) for example in examples]
     keys = {example.data_source_key for example in examples}
     if len(keys) > 1:
-        raise ValueError(
-            f"an ExampleBatch has one data source, got rows of the keys {', '.join(map(str, sorted(keys)))}"
-        )
+        got = ", ".join(map(str, sorted(keys)))
+        raise ValueError(f"an ExampleBatch has one data source, got rows of the keys {got}")
     batch = ExampleBatch(batch_size=len(rows), data_source_key=max(keys, default=0))
     _add_raw_columns(examples, batch)
     shared = set(shared)
@@ -167,17 +166,6 @@ def example_batch_of(examples: Sequence[Example], *, shared: Iterable[str] = ())
     return batch
 
 
-_INSTANCE_FIELDS = {
-    "fid_v2_list": "fid",
-    "float_list": "float_value",
-    "int64_list": "int64_value",
-    "bytes_list": "bytes_value",
-    "fid_v1_lists": "fid_list",
-    "fid_v2_lists": "fid_list",
-    "float_lists": "float_list",
-    "int64_lists": "int64_list",
-    "bytes_lists": "bytes_list",
-}
 _FLAT_FIELDS = {
     "fid": "fid_v2_list",
     "float_value": "float_list",
@@ -189,6 +177,9 @@ _NESTED_FIELDS = {
     "float_list": "float_lists",
     "int64_list": "int64_lists",
     "bytes_list": "bytes_lists",
+}
+_INSTANCE_FIELDS = {"fid_v1_lists": "fid_list"} | {
+    kind: field for fields in (_FLAT_FIELDS, _NESTED_FIELDS) for field, kind in fields.items()
 }
 
 
@@ -271,9 +262,8 @@ def _add_raw_columns(examples: Sequence[Example], batch: ExampleBatch) -> None:
                 columns[named.name] = batch.named_raw_feature_list.add(name=named.name, id=named.id)
             column = columns[named.name].raw_feature
             if len(column) > row:
-                raise ValueError(
-                    f"raw feature {named.name!r} occurs twice in one Example; a column has one entry a row"
-                )
+                twice = f"raw feature {named.name!r} occurs twice in one Example"
+                raise ValueError(f"{twice}; a column has one entry a row")
             column.extend([RawFeature()] * (row - len(column)))
             column.append(named.raw_feature)
     for filled in columns.values():

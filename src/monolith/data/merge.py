@@ -41,10 +41,8 @@ class MergedDataset(Dataset[T]):
         self._datasets = list(datasets)
         self._ratios = check_ratios("merge", [1.0] * len(self._datasets) if ratios is None else ratios)
         if len(self._ratios) != len(self._datasets):
-            raise ValueError(
-                f"merge: expected a ratio for each dataset, got {len(self._ratios)} ratios for "
-                f"{len(self._datasets)} datasets"
-            )
+            got = f"{len(self._ratios)} ratios for {len(self._datasets)} datasets"
+            raise ValueError(f"merge: expected a ratio for each dataset, got {got}")
         self._stop_at_first_end = stop_at_first_end
 
     def for_epoch(self, epoch: int) -> MergedDataset[T]:

@@ -57,14 +57,14 @@ def source_keys_of(records: Records | Sequence[bytes], sample: SampleFormat) -> 
     header = np.zeros(len(records), np.int64) if is_bare else records.source_keys().astype(np.int64)
     if sample not in _KEY_FIELD or (len(header) and header.all()):
         return header
-    own = _last_numbers(records, (_KEY_FIELD[sample],))[0].astype(np.int64) & 0xFFFFFFFF
+    own = _last_numbers(records, _KEY_FIELD[sample]).astype(np.int64) & 0xFFFFFFFF
     return np.where(header != 0, header, own)
 
 
 def batch_sizes_of(records: Records | Sequence[bytes]) -> npt.NDArray[np.int64]:
     """Returns the declared number of rows of each ExampleBatch."""
     records = records if isinstance(records, Records) else Records.from_list(records)
-    return _last_numbers(records, (_BATCH_SIZE_FIELD,))[0].astype(np.int64)
+    return _last_numbers(records, _BATCH_SIZE_FIELD).astype(np.int64)
 
 
 def with_source_key(record: bytes, sample: SampleFormat, key: int) -> bytes:
@@ -87,18 +87,17 @@ def _varint_bytes(number: int) -> bytes:
     return bytes(out)
 
 
-def _last_numbers(records: Records, fields: tuple[int, ...]) -> list[npt.NDArray[np.uint64]]:
-    """Returns for each field its last number in each message; 0 if missing, or if the message is malformed."""
-    last_numbers = [np.zeros(len(records), np.uint64) for _ in fields]
+def _last_numbers(records: Records, field: int) -> npt.NDArray[np.uint64]:
+    """Returns the last number of the field in each message; 0 if missing, or if the message is malformed."""
+    last_numbers = np.zeros(len(records), np.uint64)
     at, end = records.spans[::2].copy(), records.spans[::2] + records.spans[1::2]
     left = np.flatnonzero(at < end)
     while len(left):
         tags, at[left] = _varints(records.buffer, at[left], end[left])
         wires = (tags & np.uint64(7)).astype(np.int64)
         numbers, behind = _varints(records.buffer, at[left], end[left])
-        for field, values in zip(fields, last_numbers, strict=True):
-            is_field = tags == np.uint64(field << 3 | _VARINT)
-            values[left[is_field]] = numbers[is_field]
+        is_field = tags == np.uint64(field << 3 | _VARINT)
+        last_numbers[left[is_field]] = numbers[is_field]
         sizes = np.minimum(numbers, np.uint64(1 << 40)).astype(np.int64)
         steps = {_VARINT: behind, _BYTES: behind + sizes, _FIXED32: at[left] + 4, _FIXED64: at[left] + 8}
         # Other wire types are no longer written by anyone: such a message ends here.
@@ -239,11 +238,8 @@ class Parser:
         return torch.from_numpy(np.repeat(np.delete(keys, bad_records), np.delete(rows, bad_records)))
 
     def _widths(self, form: str) -> list[int]:
-        return [
-            column.width if isinstance(column, DenseColumn | Label) else 1
-            for column, own in zip(self.columns, self._forms, strict=True)
-            if own == form
-        ]
+        columns = (column.core_columns() for column in self.columns)
+        return [width for (_, _, width, _), own in zip(columns, self._forms, strict=True) if own == form]
 
     def _count_bad(self, records: Records | Sequence[bytes], bad: list[int], problems: list[str]) -> None:
         for index, problem in zip(bad, problems, strict=False):
@@ -256,9 +252,8 @@ class Parser:
 def _form_of(column: Column, line_id_forms: dict[str, str]) -> str:
     """Returns which of the core's arrays a column lies in."""
     if isinstance(column, LineIdField):
-        return {"int": "dense_ints", "float": "dense_floats", "ints": "ints", "text": "texts"}[
-            line_id_forms[column.name]
-        ]
+        forms = {"int": "dense_ints", "float": "dense_floats", "ints": "ints", "text": "texts"}
+        return forms[line_id_forms[column.name]]
     if isinstance(column, Ids | Ints | NestedIds):
         return "ints"
     if isinstance(column, DenseColumn):

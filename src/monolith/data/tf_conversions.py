@@ -15,8 +15,6 @@ from monolith.ids import v1_to_v2
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from monolith.data.protos.example_pb2 import Feature
-
 
 LINE_ID_COLUMNS = {f"__{field.name.upper()}__": field for field in LineId.DESCRIPTOR.fields}
 """Names under which the fields of a line id stand where all is columns, as in Parquet."""
@@ -89,7 +87,9 @@ def example_of_lists(sample: TfExample, *, ids: Collection[str] = ()) -> Example
         if name in _RESERVED and _take_typed_field(name, feature, kind, example):
             continue
         if name not in ids:
-            _copy_list(feature, add_feature(example, name))
+            copy = getattr(add_feature(example, name), kind)
+            copy.value.extend(getattr(feature, kind).value)
+            copy.SetInParent()
             continue
         if kind != "int64_list":
             raise ValueError(f"feature {name!r} cannot be ids: it is a {kind}")
@@ -156,13 +156,6 @@ def _take_line_id_field(name: str, values: Sequence[Any], kind: str, example: Ex
     except ValueError:  # no UTF-8, or out of range: then it is someone else's feature of that name
         return False
     return True
-
-
-def _copy_list(feature: Any, target: Feature) -> None:
-    kind = feature.WhichOneof("kind")
-    if kind is not None:
-        getattr(target, kind).value.extend(getattr(feature, kind).value)
-        getattr(target, kind).SetInParent()
 
 
 def slot_to_key(slot: int) -> str:

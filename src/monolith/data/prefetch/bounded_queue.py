@@ -59,34 +59,20 @@ class BoundedQueue(Generic[T]):
             raise TypeError(f"queue {name!r}: capacity must be an integer, got {capacity!r}")
         if capacity < 1:
             raise ValueError(f"queue {name!r}: capacity must be at least 1, got {capacity}")
-        self._name = name
-        self._capacity = capacity
+        self.name = name
+        self.capacity = capacity
         self._owner = os.getpid()
         self._lock = threading.RLock()  # its conditions are faster than those of a Lock
         self._not_full = threading.Condition(self._lock)
         self._not_empty = threading.Condition(self._lock)
         # State below is protected by the lock.
         self._items: deque[T] = deque()
-        self._closed = False
+        self.closed = False
+        """Whether `put` is refused."""
         self._waiting_puts: deque[_WaitingPut[T]] = deque()
         self._num_waiting_gets = 0
         self._error: BaseException | None = None
         self._traceback: TracebackType | None = None
-
-    @property
-    def name(self) -> str:
-        """Name in messages and of threads."""
-        return self._name
-
-    @property
-    def capacity(self) -> int:
-        """Items that wait at most."""
-        return self._capacity
-
-    @property
-    def closed(self) -> bool:
-        """Whether `put` is refused."""
-        return self._closed
 
     def size(self) -> int:
         """Items that wait now."""
@@ -101,9 +87,9 @@ class BoundedQueue(Generic[T]):
         """
         self._require_owner()
         with self._lock:
-            if self._closed:
-                raise CancelledError(f"queue {self._name!r} is closed")
-            if len(self._items) < self._capacity:
+            if self.closed:
+                raise CancelledError(f"queue {self.name!r} is closed")
+            if len(self._items) < self.capacity:
                 self._add(item)
             else:
                 self._wait_for_room(_WaitingPut(item), timeout_seconds)
@@ -134,7 +120,7 @@ class BoundedQueue(Generic[T]):
         """
         self._require_owner()
         with self._lock:
-            self._closed = True
+            self.closed = True
             if cancel_pending_enqueues:
                 for put in self._waiting_puts:
                     put.is_added = False
@@ -158,7 +144,7 @@ class BoundedQueue(Generic[T]):
         """Accepts items again after `close` or `fail`; keeps queued items, and clears the error."""
         self._require_owner()
         with self._lock:
-            self._closed = False
+            self.closed = False
             self._error = self._traceback = None
 
     def clear(self) -> None:
@@ -169,8 +155,8 @@ class BoundedQueue(Generic[T]):
             self._admit()
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else "open"
-        return f"{type(self).__name__}({self._name!r}, {self.size()} of {self._capacity} items, {state})"
+        state = "closed" if self.closed else "open"
+        return f"{type(self).__name__}({self.name!r}, {self.size()} of {self.capacity} items, {state})"
 
     def _add(self, item: T) -> None:
         self._items.append(item)
@@ -182,7 +168,7 @@ class BoundedQueue(Generic[T]):
 
         Done here and not by the waiting threads, so that the next `get` finds the items without waiting for a thread.
         """
-        while self._waiting_puts and len(self._items) < self._capacity:
+        while self._waiting_puts and len(self._items) < self.capacity:
             put = self._waiting_puts.popleft()
             put.is_added = True
             self._add(put.item)
@@ -197,14 +183,14 @@ class BoundedQueue(Generic[T]):
                 self._waiting_puts.remove(put)
                 self._not_empty.notify_all()
         if not put.is_added:
-            raise CancelledError(f"queue {self._name!r} was closed while an item waited for room")
+            raise CancelledError(f"queue {self.name!r} was closed while an item waited for room")
 
     def _wait_for_item(self, timeout_seconds: float | None) -> None:
         self._num_waiting_gets += 1
         try:
             self._wait(
                 self._not_empty,
-                lambda: bool(self._items) or (self._closed and not self._waiting_puts),
+                lambda: bool(self._items) or (self.closed and not self._waiting_puts),
                 timeout_seconds,
                 "empty",
             )
@@ -215,7 +201,7 @@ class BoundedQueue(Generic[T]):
         if self._error is not None:
             # Without it, every consumer that raises the error would add its own frames to those of the producer.
             raise self._error.with_traceback(self._traceback)
-        raise OutOfRangeError(f"queue {self._name!r} is closed and has no items left")
+        raise OutOfRangeError(f"queue {self.name!r} is closed and has no items left")
 
     def _wait(
         self, condition: threading.Condition, ready: Callable[[], bool], timeout_seconds: float | None, state: str
@@ -223,7 +209,7 @@ class BoundedQueue(Generic[T]):
         start = time.monotonic()
         if not condition.wait_for(ready, timeout_seconds):
             raise DeadlineExceededError(
-                f"queue {self._name!r} stayed {state} for {time.monotonic() - start:.3g} s; "
+                f"queue {self.name!r} stayed {state} for {time.monotonic() - start:.3g} s; "
                 f"the time-out was {timeout_seconds:g} s"
             )
 
@@ -231,6 +217,6 @@ class BoundedQueue(Generic[T]):
         """Refuses use in a fork, whose copy has no filling thread, and maybe a lock that is never released."""
         if self._owner != os.getpid():
             raise FailedPreconditionError(
-                f"queue {self._name!r} was made in process {self._owner} and cannot be used in its fork "
+                f"queue {self.name!r} was made in process {self._owner} and cannot be used in its fork "
                 f"{os.getpid()}; make the queue after the fork"
             )

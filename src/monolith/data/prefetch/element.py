@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 
 class Element:
-    """A structure, and what makes its tensors on GPUs ready for use in the thread that receives it.
-
-    Args:
-        structure: The structure, in containers that are not shared.
-        gpu_tensors: Its tensors that are on a GPU, as of the current streams of their devices.
-    """
+    """A structure in its own containers, and what makes its tensors on GPUs ready for the thread that receives it."""
 
     __slots__ = ("_staged", "_structure")
 

@@ -60,20 +60,12 @@ class PaddingFIFOQueue(BoundedQueue[StagedTensors]):
             raise ValueError(
                 f"Queue shapes must have the same length as dtypes, received {len(shapes)} shapes, {len(dtypes)} dtypes"
             )
-        self._dtypes = list(dtypes)
-        self._shapes: list[Shape] = [None] * len(dtypes) if shapes is None else list(shapes)
+        self.dtypes = list(dtypes)
+        """Types of the tensors of an element."""
+        self.shapes: list[Shape] = [None] * len(dtypes) if shapes is None else list(shapes)
+        """Shapes of the tensors of an element; None: any."""
         self._device = None if device is None else torch.device(device)
         self._streams = SideStreams()
-
-    @property
-    def dtypes(self) -> list[torch.dtype]:
-        """Types of the tensors of an element."""
-        return list(self._dtypes)
-
-    @property
-    def shapes(self) -> list[Shape]:
-        """Shapes of the tensors of an element; None: any."""
-        return list(self._shapes)
 
     def enqueue(self, tensors: Tensor | Sequence[Tensor], timeout_seconds: float | None = None) -> None:
         """Adds one element, waiting for room if need be.
@@ -106,9 +98,9 @@ class PaddingFIFOQueue(BoundedQueue[StagedTensors]):
         raise NotImplementedError("dequeue_many is not supported by PaddingFIFOQueue; call dequeue for each element")
 
     def _check(self, element: list[Tensor]) -> None:
-        if len(element) != len(self._dtypes):
-            raise ValueError(f"queue {self.name!r}: expected {len(self._dtypes)} tensors, got {len(element)}")
-        for index, (tensor, dtype, shape) in enumerate(zip(element, self._dtypes, self._shapes, strict=True)):
+        if len(element) != len(self.dtypes):
+            raise ValueError(f"queue {self.name!r}: expected {len(self.dtypes)} tensors, got {len(element)}")
+        for index, (tensor, dtype, shape) in enumerate(zip(element, self.dtypes, self.shapes, strict=True)):
             if not isinstance(tensor, Tensor):
                 raise TypeError(
                     f"queue {self.name!r}: expected a tensor at position {index}, got {type(tensor).__name__}"
@@ -218,7 +210,6 @@ class MultiFIFOQueue(FIFOQueue):
 
 
 def _require_sources(dense_list: object) -> list[TensorSource]:
-    """Returns `dense_list`, which must be a list of tensors and functions."""
     if dense_list is None:
         raise ValueError("dense_list must be a list of tensors, got None")
     if not isinstance(dense_list, list):
@@ -245,6 +236,5 @@ def ops_of(sources: Iterable[object]) -> list[Op]:
 def _fits(actual: torch.Size, shape: Shape) -> bool:
     if shape is None:
         return True
-    return len(actual) == len(shape) and all(
-        want is None or size == want for size, want in zip(actual, shape, strict=True)
-    )
+    sizes = zip(actual, shape, strict=False)
+    return len(actual) == len(shape) and all(want is None or size == want for size, want in sizes)

@@ -147,7 +147,10 @@ class MultiQueueRunner:
         except BaseException as error:  # noqa: BLE001 - whatever it is, the consumer must see it rather than wait
             self._fail(error, stopping)
         finally:
-            self._finish()
+            with self._lock:  # also over the closing: a start right after it must not find its queues closed
+                self._num_running -= 1
+                if not self._num_running:
+                    self.close_op()
 
     def _fail(self, error: BaseException, stopping: threading.Event) -> None:
         """Passes an error on, unless it reports a closed queue, which is how a thread is notified of a stop."""
@@ -156,9 +159,3 @@ class MultiQueueRunner:
         error.add_note(f"raised in thread {threading.current_thread().name!r}, which fills queue {self.name!r}")
         for queue in self._queues:
             queue.fail(error)
-
-    def _finish(self) -> None:
-        with self._lock:  # also over the closing: a start right after it must not find its queues closed
-            self._num_running -= 1
-            if not self._num_running:
-                self.close_op()

@@ -22,28 +22,24 @@ class StagedTensors:
         tensors: Tensors on any devices, as of the current streams of their devices.
     """
 
-    __slots__ = ("_ready", "_tensors")
+    __slots__ = ("_ready", "tensors")
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self._tensors = list(tensors)
-        devices = {tensor.device for tensor in self._tensors if tensor.is_cuda}
+        self.tensors = list(tensors)
+        """For inspection only: they may not be ready."""
+        devices = {tensor.device for tensor in self.tensors if tensor.is_cuda}
         self._ready = [(device, torch.cuda.current_stream(device).record_event()) for device in devices]
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """Returns the tensors, for inspection only: they may not be ready."""
-        return self._tensors
 
     def receive(self) -> list[Tensor]:
         """Returns the tensors, for use on the current streams of the thread that calls."""
         for device, event in self._ready:
             torch.cuda.current_stream(device).wait_event(event)
         if self._ready:
-            for tensor in self._tensors:
+            for tensor in self.tensors:
                 if tensor.is_cuda:
                     # Their memory was taken for the producer's stream; it must not be reused before this one is done.
                     tensor.record_stream(torch.cuda.current_stream(tensor.device))
-        return self._tensors
+        return self.tensors
 
 
 class SideStreams:
@@ -71,7 +67,9 @@ class SideStreams:
         if any(tensor.is_cuda for tensor in tensors):  # it may still be in the making there
             stream.wait_stream(torch.cuda.current_stream(index))
         with torch.cuda.stream(stream):
-            copies = [_pinned(tensor).to(device, non_blocking=True) for tensor in tensors]
+            # Only copies from page-locked memory are asynchronous.
+            pinned = [tensor.pin_memory() if tensor.device.type == "cpu" else tensor for tensor in tensors]
+            copies = [tensor.to(device, non_blocking=True) for tensor in pinned]
             for tensor in tensors:
                 if tensor.is_cuda and tensor.device.index == index:
                     tensor.record_stream(stream)
@@ -81,8 +79,3 @@ class SideStreams:
         if index not in self._streams:
             self._streams[index] = torch.cuda.Stream(index)  # type: ignore[no-untyped-call]
         return self._streams[index]
-
-
-def _pinned(tensor: Tensor) -> Tensor:
-    """Copies a tensor to page-locked memory, from which copies to a GPU are asynchronous."""
-    return tensor.pin_memory() if tensor.device.type == "cpu" else tensor

@@ -38,7 +38,8 @@ class BadRecords:
             raise ValueError(f"limit of bad records must be >= 0, got {limit}")
         self.limit = limit
         self._lock = threading.Lock()
-        self._count = 0
+        self.count = 0
+        """Number of records skipped so far."""
         self._first: list[str] = []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -49,11 +50,6 @@ class BadRecords:
         self.__dict__.update(state)
         self._first = list(self._first)
         self._lock = threading.Lock()
-
-    @property
-    def count(self) -> int:
-        """Number of records skipped so far."""
-        return self._count
 
     @property
     def first(self) -> tuple[str, ...]:
@@ -67,8 +63,8 @@ class BadRecords:
             DataLossError: these are more than may be skipped.
         """
         with self._lock:
-            self._count += records
-            count = self._count
+            self.count += records
+            count = self.count
             is_kept = len(self._first) < _MOST_KEPT
             if is_kept:
                 self._first.append(text)
@@ -135,8 +131,7 @@ class InRange:
     def _rows_of(self, values: Tensor | Ragged, is_wrong: Tensor) -> list[int]:
         if isinstance(values, Tensor):
             return is_wrong.reshape(len(values), -1).any(1).nonzero().view(-1).tolist()
-        splits = values.row_splits
-        rows = torch.searchsorted(splits, is_wrong.nonzero().view(-1), right=True) - 1
+        rows = torch.searchsorted(values.row_splits, is_wrong.nonzero().view(-1), right=True) - 1
         return sorted(set(rows.tolist()))
 
     def _text(self, batch: Batch, row: int) -> str:

@@ -98,7 +98,7 @@ def open_decompressed(source: ByteSource, compression: Compression) -> ByteSourc
         return _SnappyReader(source)
     if compression in {Compression.ZLIB, Compression.GZIP}:
         bits = 15 if compression is Compression.ZLIB else 31
-        return _StreamReader(source, lambda: _ZlibStream(bits), _INPUT_STEP, compression)
+        return _StreamReader(source, lambda: zlib.decompressobj(bits), _INPUT_STEP, compression, _OUTPUT_STEP)
     if compression is Compression.ZSTD:
         return _StreamReader(source, _zstandard().ZstdDecompressor().decompressobj, _ZSTD_STEP, compression)
     return source
@@ -123,38 +123,20 @@ class _Buffered(ABC):
         return piece
 
 
-class _ZlibStream:
-    """A zlib or gzip stream that returns at most 4 MiB at a time, however well it is compressed."""
-
-    def __init__(self, bits: int) -> None:
-        self._stream = zlib.decompressobj(bits)
-
-    @property
-    def eof(self) -> bool:
-        return self._stream.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._stream.unused_data
-
-    @property
-    def unconsumed_tail(self) -> bytes:
-        return self._stream.unconsumed_tail
-
-    def decompress(self, data: bytes, /) -> bytes:
-        return self._stream.decompress(data, _OUTPUT_STEP)
-
-
 class _StreamReader(_Buffered):
     """Reader of zlib, gzip and zstd: concatenated streams that mark their own end."""
 
-    def __init__(self, source: ByteSource, new_stream: Callable[[], Any], step: int, kind: Compression) -> None:
+    def __init__(
+        self, source: ByteSource, new_stream: Callable[[], Any], step: int, kind: Compression, *limit: int
+    ) -> None:
         super().__init__()
         self._source = source
         self._new_stream = new_stream
         self._stream = new_stream()
         self._step = step
         self._kind = kind
+        self._limit = limit
+        """Most bytes of a piece, for streams that take it: however well they are compressed."""
         self._started = False
 
     def _fill(self) -> bytes:
@@ -169,17 +151,14 @@ class _StreamReader(_Buffered):
             if at_end:
                 self._stream = self._new_stream()
             self._started = True
-            if output := self._decompress(compressed):
+            try:
+                output: bytes = self._stream.decompress(compressed, *self._limit)
+            except Exception as error:  # zlib and zstandard have no common class of errors
+                raise DataLossError(f"not a {self._kind.name} stream, or damaged: {error}") from error
+            if output:
                 return output
             if not compressed and not self._stream.eof:
                 raise DataLossError(f"the {self._kind.name} stream ends before its end mark (truncated)")
-
-    def _decompress(self, compressed: bytes) -> bytes:
-        try:
-            output: bytes = self._stream.decompress(compressed)
-        except Exception as error:  # zlib and zstandard have no common class of errors
-            raise DataLossError(f"not a {self._kind.name} stream, or damaged: {error}") from error
-        return output
 
 
 class _SnappyReader(_Buffered):

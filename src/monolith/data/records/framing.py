@@ -149,36 +149,13 @@ class SampleFormat(enum.Enum):
 _NUM_LOOKED_AT = 8
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _WIRE_TYPES = frozenset({_VARINT, _FIXED64, _BYTES, _FIXED32})
-_FIELDS: dict[SampleFormat, dict[int, frozenset[int]]] = {
-    SampleFormat.EXAMPLE: {
-        1: frozenset({_BYTES}),
-        2: frozenset({_BYTES}),
-        100: frozenset({_BYTES}),
-        101: frozenset({_BYTES, _FIXED32}),
-        102: frozenset({_FIXED32}),
-        103: frozenset({_VARINT}),
-    },
-    SampleFormat.EXAMPLE_BATCH: {
-        1: frozenset({_BYTES}),
-        2: frozenset({_BYTES}),
-        3: frozenset({_VARINT}),
-        100: frozenset({_VARINT}),
-    },
-    SampleFormat.INSTANCE: {
-        1: frozenset({_BYTES, _FIXED64}),
-        2: frozenset({_BYTES, _FIXED32}),
-        3: frozenset({_BYTES, _FIXED32}),
-        4: frozenset({_FIXED32}),
-        5: frozenset({_BYTES}),
-        6: frozenset({_BYTES, _FIXED32}),
-        7: frozenset({_BYTES}),
-        8: frozenset({_BYTES, _FIXED64}),
-        9: frozenset({_BYTES}),
-        100: frozenset({_VARINT}),
-    },
-    SampleFormat.TF_EXAMPLE: {1: frozenset({_BYTES})},
+_FIELDS: dict[SampleFormat, dict[int, set[int]]] = {
+    SampleFormat.EXAMPLE: {_BYTES: {1, 2, 100, 101}, _FIXED32: {101, 102}, _VARINT: {103}},
+    SampleFormat.EXAMPLE_BATCH: {_BYTES: {1, 2}, _VARINT: {3, 100}},
+    SampleFormat.INSTANCE: {_BYTES: {1, 2, 3, 5, 6, 7, 8, 9}, _FIXED32: {2, 3, 4, 6}, _FIXED64: {1, 8}, _VARINT: {100}},
+    SampleFormat.TF_EXAMPLE: {_BYTES: {1}},
 }
-"""The fields of each message and how they may stand on the wire."""
+"""Of each message: wire type -> the fields that may have it."""
 
 
 class _Explanation:
@@ -204,11 +181,7 @@ def better_framings(
 ) -> list[Framing]:
     """Returns framings that fit the start of a stream better than the declared one; empty if that may be right.
 
-    Args:
-        head: The first bytes.
-        framing: Declared framing of the stream.
-        sample: Declared content of its records; plain bytes cannot be checked.
-        at_end: Whether the head is the complete stream.
+    Plain bytes cannot be checked. `at_end` says whether the head is the complete stream.
     """
     if sample is SampleFormat.PLAINTEXT or not len(head):
         return []
@@ -223,21 +196,20 @@ def better_framings(
         better = [other for other in better if other.share > declared.share]
     elif declared.is_possible:
         better = [other for other in better if other.share >= declared.share]
-    best = max((other.share for other in better), default=0.0)
-    return [other.framing for other in better if other.share == best]
+    return _best(better)
 
 
 def framings_of(head: npt.NDArray[np.uint8], sample: SampleFormat, *, at_end: bool) -> list[Framing]:
     """Framings that explain the start of a stream, those that leave the fewest bytes unexplained."""
     if sample is SampleFormat.PLAINTEXT or not len(head):
         return []
-    sure = [
-        explanation
-        for explanation in (_Explanation(head, framing, sample, at_end=at_end) for framing in Framing)
-        if explanation.is_sure
-    ]
-    best = max((explanation.share for explanation in sure), default=0.0)
-    return [explanation.framing for explanation in sure if explanation.share == best]
+    explanations = (_Explanation(head, framing, sample, at_end=at_end) for framing in Framing)
+    return _best([explanation for explanation in explanations if explanation.is_sure])
+
+
+def _best(explanations: list[_Explanation]) -> list[Framing]:
+    best = max((explanation.share for explanation in explanations), default=0.0)
+    return [explanation.framing for explanation in explanations if explanation.share == best]
 
 
 def is_sample(payload: bytes, sample: SampleFormat) -> bool:
@@ -256,14 +228,15 @@ def diagnosis(head: npt.NDArray[np.uint8], framing: Framing, sample: SampleForma
     return f"is {framing.name} its framing?"
 
 
-def _is_message(payload: bytes, fields: dict[int, frozenset[int]] | None) -> bool:
+def _is_message(payload: bytes, fields: dict[int, set[int]] | None) -> bool:
     """Returns whether these bytes are a message of these fields, or of any if none are given."""
     at, end = 0, len(payload)
     while at < end:
         tag, at = _varint(payload, at)
-        if at < 0 or (tag & 7) not in (_WIRE_TYPES if fields is None else fields.get(tag >> 3, ())):
+        wire = tag & 7
+        if at < 0 or (wire not in _WIRE_TYPES if fields is None else tag >> 3 not in fields.get(wire, ())):
             return False
-        at = _behind_field(payload, at, tag & 7)
+        at = _behind_field(payload, at, wire)
         if not 0 <= at <= end:
             return False
     return True

@@ -204,8 +204,7 @@ class RecordReader(Closing):
         at = self._base + self._begin
         text = f"{self.origin}: offset {at}: {reason}"
         if at == 0 and problem != _TRUNCATED:
-            head, whole = self._buffer, self._at_end
-            text += f"; {diagnosis(head, self.framing, self.sample, at_end=whole)}"
+            text += f"; {diagnosis(self._buffer, self.framing, self.sample, at_end=self._at_end)}"
         self.bad.add(text)
         if problem == _LENGTH_CHECKSUM:
             self._find_tfrecord()
@@ -307,8 +306,7 @@ class RecordReader(Closing):
         if self.position.offset:
             return
         self._read_more(_CHUNK // 2)
-        better = better_framings(self._buffer, self.framing, self.sample, at_end=self._at_end)
-        if better:
+        if better := better_framings(self._buffer, self.framing, self.sample, at_end=self._at_end):
             names = " or ".join(other.name for other in better)
             raise DataLossError(
                 f"{self.origin}: offset 0: not {self.sample.name} records of framing {self.framing.name}; "
@@ -317,11 +315,7 @@ class RecordReader(Closing):
 
 
 def read_examples(
-    source: RecordSource,
-    framing: Framing | str = Framing.PLAIN,
-    *,
-    start: RecordPosition | None = None,
-    **options: Any,
+    source: RecordSource, framing: Framing | str = Framing.PLAIN, *, start: RecordPosition | None = None, **options: Any
 ) -> RecordReader:
     """Returns the records of a source, one ``bytes`` each; options are those of `RecordReader`.
 
@@ -378,8 +372,6 @@ def _open(source: RecordSource) -> tuple[bool, Any]:
         return False, source
     path = os.fspath(source)
     try:
-        if "://" in path:
-            return True, fsspec.open(path, "rb").open()
-        return True, Path(path).open("rb", buffering=0)
+        return True, fsspec.open(path, "rb").open() if "://" in path else Path(path).open("rb", buffering=0)
     except FileNotFoundError as error:
         raise NotFoundError(f"file '{path}': there is no such file") from error

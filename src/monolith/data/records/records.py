@@ -17,10 +17,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 
-_HEADER = LAGRANGEX_HEAD
-"""Bytes before a record that travel with it: the lagrangex header, which has its data source."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Places:
     """Origins of records that were joined into one buffer."""
@@ -77,13 +73,9 @@ class Records:
         places = [block._own_places() for block in blocks]  # noqa: SLF001 - of this class
         origins = tuple(dict.fromkeys(origin for piece in places for origin in piece.origins))
         number_of = {origin: number for number, origin in enumerate(origins)}
-        joined = Places(
-            origins,
-            np.concatenate(
-                [np.array([number_of[name] for name in piece.origins])[piece.origin_of] for piece in places]
-            ),
-            np.concatenate([piece.offsets for piece in places]),
-        )
+        origin_of = [np.array([number_of[name] for name in piece.origins])[piece.origin_of] for piece in places]
+        offsets = np.concatenate([piece.offsets for piece in places])
+        joined = Places(origins, np.concatenate(origin_of), offsets)
         origin = blocks[0].origin if len({block.origin for block in blocks}) == 1 else "records"
         of_blocks = {block.has_source_keys for block in blocks}
         has_keys = of_blocks.pop() if len(of_blocks) == 1 else None
@@ -149,16 +141,15 @@ class Records:
     def _own_places(self) -> Places:
         if self.places is not None:
             return self.places
-        return Places(
-            (f"{self.origin}: record at offset",), np.zeros(len(self), dtype=np.int64), self.base + self.spans[::2]
-        )
+        origins = (f"{self.origin}: record at offset",)
+        return Places(origins, np.zeros(len(self), dtype=np.int64), self.base + self.spans[::2])
 
     def _compact(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
         """Returns the bytes of these records, headers included, and their spans as pairs."""
         offsets, lengths = self.spans[::2], self.spans[1::2]
         if not len(offsets):
             return self.buffer[:0], self.spans.reshape(-1, 2)
-        leads = np.minimum(offsets, _HEADER)
+        leads = np.minimum(offsets, LAGRANGEX_HEAD)  # the header, which has the data source, travels with its record
         begin, end = int((offsets - leads).min()), int((offsets + lengths).max())
         sizes = leads + lengths
         if end - begin <= 2 * int(sizes.sum()):
