@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from monolith.train import SavingConfig
-from monolith.train.step_result import StepResult
+from monolith.train.task import StepResult
 from system.attack.counted_run import found_wrong, make_task, train
 
 NUM_STEPS = 4

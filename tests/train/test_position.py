@@ -10,8 +10,7 @@ import pytest
 from monolith.checkpoint import Saver
 from monolith.testing import ExampleTask, NumberedBatches
 from monolith.train import Session, SessionState, Spec
-from monolith.train.step_result import StepResult
-from monolith.train.task import Mode
+from monolith.train.task import Mode, StepResult
 
 
 class InterruptedTask(ExampleTask):

@@ -7,8 +7,8 @@ from .combiners import ReduceSqrtN as ReduceSqrtN
 from .combiners import ReduceSum as ReduceSum
 from .embeddings.batch_context import BatchContext as BatchContext
 from .embeddings.embeddings import Embeddings as Embeddings
-from .embeddings.lookup import EmbeddingOutputs as EmbeddingOutputs
 from .embeddings.passes import PlannedBatch as PlannedBatch
+from .embeddings.pooling import EmbeddingOutputs as EmbeddingOutputs
 from .embeddings.saved_state import without_rows as without_rows
 from .importers import ImportedDump as ImportedDump
 from .importers import import_collection as import_collection

@@ -70,15 +70,15 @@ from .roles.ps_benchmark import BenchmarkConfig as BenchmarkConfig
 from .roles.ps_benchmark import PsBenchMarkTask as PsBenchMarkTask
 from .roles.sync_runner import distributed_sync_train as distributed_sync_train
 from .session import Session as Session
-from .step_result import StepResult as StepResult
-from .step_result import num_examples_of as num_examples_of
 from .strategies.ranks import Ranks as Ranks
 from .strategies.servers import ParameterServers as ParameterServers
 from .strategies.single import SingleProcess as SingleProcess
 from .strategies.strategy import Strategy as Strategy
 from .task import Mode as Mode
 from .task import Spec as Spec
+from .task import StepResult as StepResult
 from .task import Task as Task
+from .task import num_examples_of as num_examples_of
 from .task_wrappers import EofAwareTask as EofAwareTask
 from .task_wrappers import TaskWrapper as TaskWrapper
 from .trainer import Trainer as Trainer

@@ -11,8 +11,7 @@ from monolith.errors import FailedPreconditionError, OutOfRangeError
 from monolith.nn.embeddings import RowAnchor
 from monolith.optim import clip_factor, global_norm, linear_warmup
 from monolith.train._dense_step import StepGradients
-from monolith.train.step_result import StepResult
-from monolith.train.task import Spec
+from monolith.train.task import Spec, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from monolith.config import keywords_of
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.hook import HookCalls
 from monolith.hooks import REQUEST_TIME, close_session, open_session
 from monolith.optim import global_step_from
 from monolith.train._dense_step import DenseConfig
-from monolith.train._hook_calls import HookCalls
 from monolith.train._model_step import ModelStep
 from monolith.train._session_parts import SessionConfig, SessionState, build_parts, embeddings_of
 from monolith.train._table_pipeline import PipelineConfig
@@ -32,8 +32,7 @@ if TYPE_CHECKING:
 
     from monolith.hook import Call
     from monolith.nn import BatchContext
-    from monolith.train.step_result import StepResult
-    from monolith.train.task import Mode
+    from monolith.train.task import Mode, StepResult
 
 _log = logging.getLogger(__name__)
 

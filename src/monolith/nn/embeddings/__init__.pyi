@@ -1,7 +1,7 @@
 from .batch_context import BatchContext as BatchContext
 from .batch_context import current_batch_context as current_batch_context
 from .gradient_step import GradientStep as GradientStep
-from .lookup import EmbeddingOutputs as EmbeddingOutputs
+from .pooling import EmbeddingOutputs as EmbeddingOutputs
 from .rows_optimizer import RowAnchor as RowAnchor
 from .rows_optimizer import weights_of as weights_of
 from .saved_state import EXTRA_STATE as EXTRA_STATE

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from monolith.nn.embeddings.embeddings import Embeddings
-    from monolith.nn.embeddings.lookup import EmbeddingOutputs
     from monolith.nn.embeddings.passes import PlannedBatch
+    from monolith.nn.embeddings.pooling import EmbeddingOutputs
     from monolith.tables import BatchStamp
 
 _TURN: ContextVar[BatchContext | None] = ContextVar("monolith_batch_turn", default=None)

@@ -25,10 +25,18 @@ from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.nn.embeddings.batch_context import current_batch_context
 from monolith.nn.embeddings.gradient_step import GradientStep, times_of
 from monolith.nn.embeddings.id_batch import IdBatchReader
-from monolith.nn.embeddings.lookup import EmbeddingOutputs, look_up, outputs_of, to_device, uncompiled
 from monolith.nn.embeddings.merge import merge_slots, place_slots
 from monolith.nn.embeddings.passes import ACCUMULATED_PASSES, PlannedBatch
-from monolith.nn.embeddings.pooling import PooledBatch, PooledLayout, values_of
+from monolith.nn.embeddings.pooling import (
+    EmbeddingOutputs,
+    PooledBatch,
+    PooledLayout,
+    look_up,
+    outputs_of,
+    to_device,
+    uncompiled,
+    values_of,
+)
 from monolith.nn.embeddings.rows_by_slot import RowsBySlot
 from monolith.nn.embeddings.rows_optimizer import LearningRates, RowsOptimizer, gradient_norm
 from monolith.nn.embeddings.saved_state import require_tables

@@ -53,7 +53,7 @@ class LocalPlan:
         self.core = core
         self.num_values = native.core.num_values(core)
         """Length of the flat rows and gradients."""
-        self._num_tables = len(native)
+        self._num_tables = len(native.names)
         self.table_splits = table_splits
         self.stamp = stamp
         self.like = like
@@ -128,9 +128,9 @@ class NativeStore(Generic[PlanT]):
         native, subject = self.native, self.subject
         flat = id_array(ids, subject).reshape(-1)
         splits = id_array(table_splits, subject, "table_splits")
-        if splits.shape != (len(native) + 1,):
+        if splits.shape != (len(native.names) + 1,):
             raise InvalidArgumentError(
-                f"{subject}: table_splits must have shape ({len(native) + 1},), got {splits.shape}"
+                f"{subject}: table_splits must have shape ({len(native.names) + 1},), got {splits.shape}"
             )
         core = native.core.plan(flat, splits, True, bucket_array(buckets, len(flat), subject))
         return self.plan_kind(native, core, splits.copy(), stamp)

@@ -60,6 +60,8 @@ class LocalStore(NativeStore[LocalPlan]):
 
     subject = _SUBJECT
     plan_kind = LocalPlan
+    traits = Traits()
+    """Properties of the engine: in process and exact."""
 
     def __init__(self, configs: Mapping[str, TableConfig]) -> None:
         self.native = NativeTables(configs)
@@ -68,11 +70,6 @@ class LocalStore(NativeStore[LocalPlan]):
         """Training plans that have not ended."""
         self.history = LocalHistory(self.native.core, ALL_BUCKETS, _SUBJECT)
         """Marks and readers."""
-
-    @property
-    def traits(self) -> Traits:
-        """Properties of the engine: in process and exact."""
-        return Traits()
 
     @property
     def owned(self) -> tuple[range, ...]:

@@ -217,7 +217,7 @@ class BatchClock:
     """The times of a run's batches, in order: one plausible time for a batch whose examples disagree.
 
     A single example that is dated years ahead must not make all rows look old: the rule is that of
-    `monolith.tables.local.native_tables`. Not thread-safe.
+    `monolith.tables.EventClock`. Not thread-safe.
 
     Args:
         newest: Time to continue from, in Unix seconds; 0: no earlier batch.
