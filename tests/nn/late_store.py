@@ -130,13 +130,11 @@ class LateJoined(LocalWorkerSession):
 class LateStore(LocalStore):
     """Rows that seem to be elsewhere."""
 
+    traits = Traits(remote=True)
+
     def __init__(self, configs: Mapping[str, TableConfig], wire: Wire | None = None) -> None:
         super().__init__(configs)
         self.wire = Wire() if wire is None else wire
-
-    @property
-    def traits(self) -> Traits:
-        return Traits(remote=True)
 
     def join(self, worker: int) -> LateJoined:
         self.wire.answer_all()
