@@ -62,11 +62,7 @@ def parts_of_others(path: str, manifest: Manifest) -> list[str]:
 
 
 def newest_of_ranks(catalog: Catalog) -> list[str]:
-    """Returns the checkpoints to try, the best first: those of ranks after or before those of the model directory.
-
-    Args:
-        catalog: Checkpoints of the model directory.
-    """
+    """Returns the checkpoints to try, the best first: those of ranks after or before those of the model directory."""
     paths = catalog.newest_first()
     first = folder_of_rank(catalog.folder.path, 0)
     try:

@@ -70,11 +70,6 @@ def give_places(channels: Mapping[int, ControlChannel], num_ps: int, *, timeout_
 
     A standby server stops listening briefly while it restarts with its index; it is not lost.
 
-    Args:
-        channels: Index -> the server to assign it to.
-        num_ps: Number of servers of the job.
-        timeout_seconds: Time limit.
-
     Raises:
         FailedPreconditionError: one of them has another index.
         DeadlineExceededError: one of them does not restart.

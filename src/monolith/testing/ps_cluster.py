@@ -39,13 +39,7 @@ class PsClusterConfig:
 
 
 class PsProcess:
-    """One server. It ends with this process, for whatever reason that ends.
-
-    Args:
-        index: Index of the server.
-        num_ps: Number of servers.
-        options: Additional options of ``monolith ps``.
-    """
+    """One server. It ends with this process, for whatever reason that ends."""
 
     def __init__(self, index: int, num_ps: int, options: Sequence[str] = ()) -> None:
         self.index = index

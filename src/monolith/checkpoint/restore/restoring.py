@@ -194,10 +194,7 @@ def _prepare(path: str, state: TrainState, options: RestoreConfig, parts: Parts)
 def require_readable(path: str, state: TrainState, options: RestoreConfig | None) -> None:
     """Reads and checks everything except the tables, and changes nothing. Raises like `restore_all`.
 
-    Args:
-        path: Prefix of the checkpoint.
-        state: Target of the restore.
-        options: What may differ; None: skip the check whether it fits.
+    Without options it is not checked whether the checkpoint fits.
     """
     parts = Parts(rows={})
     if options is None:

@@ -58,11 +58,8 @@ class StoreRestore:
     Where only some owners have lost their rows, these get the rows that were saved and the others keep theirs, which
     are newer. Admission counts are restored on all owners, as in ByteDance Monolith.
 
-    Args:
-        store: The tables.
-        folders: Storage of the snapshot; of all its parts, where ranks have saved one each.
-        lost: Owners without state; None: everything is replaced.
-        ignore_unknown_tables: Skip tables that only the snapshot has, instead of raising.
+    Where ranks have saved a part each, `folders` has all parts. Without `lost`, the owners without state, everything is
+    replaced.
     """
 
     def __init__(

@@ -128,14 +128,7 @@ class ShardedReader:
 
 
 class ShardedPublisher:
-    """`monolith.deltalog.publish.StorePublisher` of the rows of one rank.
-
-    Args:
-        name: Name of the store.
-        log: Log of all ranks.
-        owned: The buckets of each rank.
-        own: Publisher of the rows of this rank; None: it keeps none.
-    """
+    """`monolith.deltalog.publish.StorePublisher` of the rows of one rank."""
 
     has_own_clock = False
 

@@ -59,14 +59,7 @@ class Tickets:
 
 
 class RowExchange:
-    """Exchanges of one store. Used by the line's thread.
-
-    Args:
-        lock_step: Of the line of training.
-        native: The tables.
-        owner: Owner of the rows of this rank.
-        subject: For messages.
-    """
+    """Exchanges of one store. Used by the line's thread."""
 
     def __init__(self, lock_step: LockStep, native: NativeTables, owner: RowOwner, subject: str) -> None:
         self.lock_step = lock_step
@@ -228,12 +221,7 @@ def alltoall_metrics(
 ) -> AlltoallMetrics:
     """Returns the numbers of a read.
 
-    Args:
-        native: The tables.
-        owned: The buckets of each rank.
-        plan: Plan of this rank.
-        sent: Ids that all ranks have requested of this one.
-        slot: A table whose ids are counted as ``<slot>_size``; None: none.
+    The ids of the table `slot` are counted as ``<slot>_size``.
     """
     cells = np.diff(plan.core.splits).reshape(-1, len(native))
     by_owner = np.stack([cells[buckets.start : buckets.stop].sum(0) for buckets in owned])

@@ -192,11 +192,7 @@ class HandedOver(NamedTuple):
 class RankUpdates:
     """The updates of a store. Used by the line's thread.
 
-    Args:
-        exchange: Exchange with the other ranks.
-        name: Name of the store.
-        takes_mean: Whether the sum of the gradients is divided by the number of ranks with a batch.
-        on_applied: Called with each applied update of this rank.
+    With `takes_mean` the sum of the gradients is divided by the number of ranks with a batch.
     """
 
     def __init__(

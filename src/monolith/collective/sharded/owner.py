@@ -116,13 +116,7 @@ class OwnerStep(NamedTuple):
 
 
 class RowOwner:
-    """The rows of this rank, served to all ranks. Used by the line's thread.
-
-    Args:
-        local: The rows.
-        owned: Their buckets.
-        num_ranks: Number of ranks.
-    """
+    """The rows of this rank, served to all ranks. Used by the line's thread."""
 
     def __init__(self, local: LocalStore, owned: range, num_ranks: int) -> None:
         self._core = local.native.core

@@ -39,14 +39,7 @@ if TYPE_CHECKING:
 
 
 class CutCalls:
-    """The calls of each rank for cuts of a store.
-
-    Args:
-        saving: Calls in the background of training.
-        streams: Streams of blocks.
-        owned: The buckets of each rank.
-        take: Takes the cut of this rank.
-    """
+    """The calls of each rank for cuts of a store."""
 
     def __init__(
         self, saving: RankCalls, streams: BlockStreams, *, owned: Sequence[range], take: Callable[[], LocalCut]
@@ -211,11 +204,7 @@ class ShardedCut(OwnersCut):
 class RestoreCalls:
     """The calls of each rank for a restore.
 
-    Args:
-        training: Calls of the line of training, so that no training runs meanwhile.
-        native: The tables of this rank.
-        owned: Its buckets.
-        on_load: Called, in the line, when rows were replaced.
+    They are calls of the line of training, so that no training runs meanwhile.
     """
 
     def __init__(self, training: RankCalls, native: NativeTables, owned: range, on_load: Callable[[], None]) -> None:

@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 class LivenessStream:
     """The liveness stream of one client at one server. Restartable after a lost connection. Not thread-safe.
 
-    Args:
-        channel: The connection.
-        client: Id of the client.
-        life: Random id of the server's process.
-        on_end: Called when the stream has ended, by either side; from a gRPC thread.
+    `on_end` is called from a gRPC thread when the stream has ended, by either side.
     """
 
     def __init__(
@@ -120,11 +116,7 @@ Lack = tuple[str, int, int]
 
 
 class PushBarrier:
-    """The hold of one client on all its servers. Thread-safe; one thread holds at a time.
-
-    Args:
-        cluster: The servers.
-    """
+    """The hold of one client on all its servers. Thread-safe; one thread holds at a time."""
 
     def __init__(self, cluster: PsCluster) -> None:
         self._cluster = cluster

@@ -227,13 +227,8 @@ class PsWorkerSession(NativeSession[RemotePlan]):
 class PendingRows:
     """`monolith.tables.batch.Pending` of rows. Thread-safe.
 
-    Args:
-        store: Store of the rows.
-        pull: The call, begun.
-        values: Memory for the rows.
-        after: The batch whose update they must contain.
-        session: The worker that reads; None for a read without a worker.
-        plan: Plan opened for training by this read.
+    `after` is the batch whose update they must contain. A read without a worker has no session; one for training has
+    opened `plan`.
     """
 
     def __init__(

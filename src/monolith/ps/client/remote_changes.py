@@ -129,13 +129,6 @@ class RemotePublisher:
     """`monolith.deltalog.publish.StorePublisher` of the rows on all servers. Not thread-safe.
 
     Servers keep publishing when this process ends; its successor finds them publishing.
-
-    Args:
-        cluster: The servers.
-        store: Name of the store on the servers.
-        name: Name of the store in the names of the log's parts.
-        log: The log of all servers.
-        publishing_config: Options of the publication.
     """
 
     has_own_clock = True

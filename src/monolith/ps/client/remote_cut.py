@@ -52,13 +52,6 @@ class RemoteCut(OwnersCut):
     """`monolith.tables.Cut` of all servers. Thread-safe.
 
     Servers release the cut when the connection of this process ends.
-
-    Args:
-        cluster: The servers.
-        store: Name of the store.
-        names: Names of its tables, in order.
-        mark: Position of the cut in the history.
-        answers: Answers of the servers that made the cut.
     """
 
     def __init__(
@@ -163,11 +156,7 @@ class RemoteCut(OwnersCut):
 def open_blocks(cluster: PsCluster, method: str, requests: Sequence[Any], *, keeps: object) -> Iterator[RowBlock]:
     """Yields the blocks of all servers, one after the other; this call itself raises if a server rejects its request.
 
-    Args:
-        cluster: The servers.
-        method: A call that answers with blocks.
-        requests: One for each server.
-        keeps: Object to keep alive while the blocks are read.
+    `keeps` is kept alive while the blocks are read.
     """
     streams = [cluster.channel(index).open_stream(method, request) for index, request in enumerate(requests)]
     parts = [cluster.channel(index).answers(stream, method) for index, stream in enumerate(streams)]
@@ -211,12 +200,6 @@ class RemoteRestore(PreparedRestore):
     """`monolith.tables.store.PreparedRestore` of all servers.
 
     Servers cancel the restore when the connection of this process ends.
-
-    Args:
-        store: Store whose rows are replaced.
-        numbers: Number of the restore on each server.
-        manifest: Manifest of the files.
-        match: Mapping of the saved tables to those of the store.
     """
 
     def __init__(

@@ -426,11 +426,7 @@ class PsStore(NativeStore[RemotePlan]):
     def _open(self, method: str, request: Any, *, undo: str, timeout_seconds: float | None = None) -> list[Any]:
         """Sends all servers a call that opens a resource; if one rejects it, closes it on the others.
 
-        Args:
-            method: Name of the call.
-            request: A message, or a list with one for each server.
-            undo: Name of the call that releases a resource by its number.
-            timeout_seconds: None: no limit.
+        `undo` is the call that releases a resource by its number.
         """
         self.cluster.require_stay()
         answers, errors = outcomes_of(self.cluster.begin(method, request, timeout_seconds=timeout_seconds))

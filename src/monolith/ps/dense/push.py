@@ -145,13 +145,7 @@ class PreparedPush:
 
 
 class PendingPush(Pending[int]):
-    """A push in flight to all servers; its result is the number of its batch.
-
-    Args:
-        seq: Number of the batch.
-        calls: Calls to the servers, begun.
-        on_applied: Receives the heads of all answers.
-    """
+    """A push in flight to all servers; its result is the number of its batch."""
 
     def __init__(self, seq: int, calls: Sequence[FrameCall], on_applied: Callable[[Sequence[bytes]], None]) -> None:
         self._seq = seq

@@ -33,13 +33,7 @@ _CHUNK_BYTES = 64 << 20
 
 
 class StateTransfer:
-    """Moves states over its own connection, so that a transfer during training blocks no other call. Thread-safe.
-
-    Args:
-        servers: The servers of the weights.
-        layout: Layout of the weights.
-        timeout_seconds: Time limit of one call.
-    """
+    """Moves states over its own connection, so that a transfer during training blocks no other call. Thread-safe."""
 
     def __init__(self, servers: DenseServers, layout: DenseLayout, timeout_seconds: float) -> None:
         self.layout = layout

@@ -57,12 +57,7 @@ _LONGEST_HOLD_SECONDS = 60.0
 class ControlService:
     """The methods of the service by their names on the wire. Called by server threads.
 
-    Args:
-        place: Index of this server, and number of servers.
-        life: Random id of this process.
-        frames: Server of the workers' batches.
-        on_stop: Called on a stop request, with the seconds to drain calls in flight.
-        memory_limit_bytes: Limit of resident memory; None: no limit.
+    `place` is the index of this server and the number of servers.
     """
 
     def __init__(

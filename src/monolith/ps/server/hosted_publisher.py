@@ -60,10 +60,6 @@ class HostedPublisher:
 
     Replacing the rows ends publication: the client that restores them passes the position of the log in the checkpoint
     and begins publication again. A change of `life` without other rows does not end it.
-
-    Args:
-        rows: The published rows.
-        is_recovered: Whether the server recovered the rows.
     """
 
     def __init__(self, rows: HostedRows, *, is_recovered: bool) -> None:
@@ -90,9 +86,7 @@ class HostedPublisher:
     def begin(self, wish: PublishingRequest, position: bytes) -> None:
         """Starts publication; one with the same options keeps running.
 
-        Args:
-            wish: What to publish, and where.
-            position: Position of the log in the checkpoint that was restored last.
+        `position` is that of the log in the checkpoint that was restored last.
         """
         with self._lock:
             if self._publisher is not None and self._wish == wish and not self._publisher.is_replaced:

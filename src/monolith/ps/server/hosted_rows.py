@@ -157,10 +157,7 @@ class HostedRows:
     def open_reader(self, name: str, at: ChangePosition | None, epoch: int | None) -> tuple[int | None, bool]:
         """Returns how far a reader has read (None: there is no such reader), and whether it existed before.
 
-        Args:
-            name: Name of the reader.
-            at: Mark to resume from.
-            epoch: Where a new reader begins; a mark is made at it.
+        `epoch` is where a new reader begins; a mark is made at it.
         """
         before = self.history.reader_epoch(name)
         if at is None and before is None and epoch is None:
@@ -233,13 +230,7 @@ def store_of_share(agreement: bytes, num_ps: int) -> LocalStore:
 
 
 class HostedStores:
-    """The stores that clients open by name. Thread-safe.
-
-    Args:
-        place: Index of this server, and number of servers.
-        frames: Server of the workers' batches.
-        gates: Gates that hold the pushes to every store.
-    """
+    """The stores that clients open by name. Thread-safe."""
 
     def __init__(self, place: tuple[int, int], frames: FrameServer, gates: PushGates) -> None:
         self._place = place
@@ -259,11 +250,7 @@ class HostedStores:
     def open(self, name: str, agreement: bytes, life: tuple[int, int], *, adopt: bool) -> tuple[HostedRows, bool]:
         """Returns the store of this name, and whether it is new.
 
-        Args:
-            name: Name of the store.
-            agreement: Its tables.
-            life: Generation and `life` of a new store.
-            adopt: Sets this `life` on an existing store, too.
+        With `adopt` an existing store gets this `life`, too.
 
         Raises:
             FailedPreconditionError: the store has other tables.

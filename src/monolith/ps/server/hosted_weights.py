@@ -29,12 +29,6 @@ _RATE = "lr"
 class HostedWeights:
     """A server's share of the dense weights of a model. Not thread-safe: the owner serializes calls.
 
-    Args:
-        layout: Layout of the complete model.
-        index: Index of this server.
-        values: Initial values of its pieces, concatenated.
-        modules: Modules with optimizers, in addition to those of torch and monolith.
-
     Raises:
         InvalidArgumentError: the values do not match the layout, or there is no such optimizer.
     """
