@@ -23,7 +23,7 @@ import torch
 
 import monolith as ml
 from monolith.tables import LocalStore, Traits
-from monolith.tables.local.joined import LocalWorkerSession
+from monolith.tables.local.store import LocalWorkerSession
 from monolith.train import PipelineConfig, Session, Spec, Task
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from monolith.cluster.held_port import ReservedPort
+from monolith.cluster.liveness import ReservedPort
 from monolith.errors import UnavailableError
 
 LOOPBACK = "127.0.0.1"

@@ -7,8 +7,8 @@ import socket
 
 import pytest
 
-from monolith.cluster import NodeAliveChecker, held_port
-from monolith.cluster.held_port import LivenessPort
+from monolith.cluster import NodeAliveChecker, liveness
+from monolith.cluster.liveness import LivenessPort
 from monolith.errors import UnavailableError
 
 
@@ -19,7 +19,7 @@ def test_a_checker_finds_the_port_while_it_is_open() -> None:
 
 
 def test_its_address_is_one_that_others_reach(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_port, "get_local_ip", lambda: "127.0.0.1")
+    monkeypatch.setattr(liveness, "get_local_ip", lambda: "127.0.0.1")
     with LivenessPort("0.0.0.0:0") as port:
         assert port.address.startswith("127.0.0.1:")
         assert NodeAliveChecker({port.address}, timeout=10.0).all_nodes_alive()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from monolith.tables import Applied, LocalStore, Pending, Plan, Rows, TableConfig, Traits, Update
 from monolith.tables.local.cut import LocalCut
-from monolith.tables.local.joined import LocalWorkerSession
+from monolith.tables.local.store import LocalWorkerSession
 
 T = TypeVar("T")
 

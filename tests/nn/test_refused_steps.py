@@ -10,7 +10,7 @@ import torch
 
 import monolith as ml
 from monolith.errors import InvalidArgumentError, UnavailableError
-from monolith.tables.local.joined import LocalWorkerSession
+from monolith.tables.local.store import LocalWorkerSession
 
 SGD = ml.row_optimizers.Sgd(learning_rate=1.0)
 LARGE = 3e38

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from monolith.checkpoint import Saver
-from monolith.cluster.training_cluster import TrainingCluster
+from monolith.cluster.manager import TrainingCluster
 from monolith.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
 from monolith.hooks.barrier import BarrierHook
 from monolith.hooks.slow_start import CustomGlobalStepWaiterHook

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from monolith.cluster.addresses import split_address
-from monolith.cluster.held_port import ReservedPort
+from monolith.cluster.liveness import ReservedPort
 from monolith.errors import AbortedError, AlreadyExistsError, OpError
 from monolith.ps.places import ServerPlace, assign_places, find_place, stop_servers
 from monolith.ps.server.server import PsServer

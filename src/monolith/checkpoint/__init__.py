@@ -11,11 +11,9 @@ May import: `nn`, `tables`, `optim`, `data`, `observe`, `hook`, `clock`, `errors
     options         how a run is saved, and what may differ in the run that is restored
     restore/        which checkpoint a run starts from, weights under new names, what was lost alone, the tables alone
     inspection      inspects checkpoints without a model
-    best            the best one by a metric stays
-    retention       decides which ones stay, deletes the others
+    retention       decides which ones stay, by age and by a metric, and deletes the others
     state_files     the text files `checkpoint` and `monolith_checkpoint`
     model_dir_lock  one chief per directory
-    folder          all input and output of the package
 
 Savers of jobs and exports also use: `catalog` (which checkpoints there are), `cut` and `writing`
 (how one is made), `restoring`, `adapting` and `snapshots` (how one is read), `tensor_file`, `state_dicts`.

@@ -9,6 +9,7 @@ from .catalog import full_local_path as full_local_path
 from .catalog import prefix_of as prefix_of
 from .catalog import read_manifest as read_manifest
 from .catalog import saved_tables as saved_tables
+from .cut import Staging as Staging
 from .cut import StateCut as StateCut
 from .cut import StoreCut as StoreCut
 from .cut import take_cut as take_cut
@@ -49,13 +50,12 @@ from .saver import Saver as Saver
 from .snapshots import folder_of_rank as folder_of_rank
 from .snapshots import id_of as id_of
 from .snapshots import snapshots_of as snapshots_of
-from .staging import Staging as Staging
-from .staging import large_buffer as large_buffer
 from .state_dicts import random_state as random_state
 from .state_dicts import set_random_state as set_random_state
 from .state_files import checkpoint_exists as checkpoint_exists
 from .state_files import get_monolith_checkpoint_state as get_monolith_checkpoint_state
 from .state_files import split_path as split_path
+from .tensor_file import large_buffer as large_buffer
 from .tensor_file import sum_of as sum_of
 from .tensor_file import tensors_from_bytes as tensors_from_bytes
 from .tensor_file import tensors_to_bytes as tensors_to_bytes

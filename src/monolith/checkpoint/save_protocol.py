@@ -14,10 +14,9 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from monolith.checkpoint.catalog import Catalog, SavedCheckpoint
-    from monolith.checkpoint.cut import StateCut
+    from monolith.checkpoint.cut import Staging, StateCut
     from monolith.checkpoint.restore.adapting import Parts
     from monolith.checkpoint.restore.restoring import LoadedCheckpoint, Prepared
-    from monolith.checkpoint.staging import Staging
     from monolith.checkpoint.train_state import TrainState
 
 P = TypeVar("P", "Prepared", "LoadedCheckpoint")

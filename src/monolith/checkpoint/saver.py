@@ -9,14 +9,13 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from monolith.checkpoint.catalog import Catalog, SavedCheckpoint, prefix_of, require_path
-from monolith.checkpoint.cut import StateCut, encode_state
+from monolith.checkpoint.cut import Staging, StateCut, encode_state
 from monolith.checkpoint.model_dir_lock import GenerationClaim, ModelDirLock
 from monolith.checkpoint.options import SaverConfig
 from monolith.checkpoint.restore.restoring import require_readable, restore_all, restore_without_dense
 from monolith.checkpoint.restore.rules import is_left_out_already, record_left_out, without_leave_out
 from monolith.checkpoint.retention import BEST, CheckpointRecords, Retention, read_best
 from monolith.checkpoint.save_protocol import PendingSave, SaveProtocol
-from monolith.checkpoint.staging import Staging
 from monolith.checkpoint.state_files import get_monolith_checkpoint_state
 from monolith.checkpoint.writing import (
     CheckpointWriteConfig,

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from monolith.errors import InvalidArgumentError
-from monolith.tables._pooling import gradient_rows, parse_combiner, split_array
 from monolith.tables.arrays import (
     NO_STEP,
     as_type_of,
@@ -24,7 +23,16 @@ from monolith.tables.arrays import (
 from monolith.tables.batch import Applied, FoundRows
 from monolith.tables.local.plan import LocalPlan
 from monolith.tables.local.store import LocalStore
-from monolith.tables.local.whole_group import PER_ID, PER_UNIQUE_ID, DirectUpdate, WholeGroup, apply_directly
+from monolith.tables.local.whole_group import (
+    PER_ID,
+    PER_UNIQUE_ID,
+    DirectUpdate,
+    WholeGroup,
+    apply_directly,
+    gradient_rows,
+    parse_combiner,
+    split_array,
+)
 from monolith.tables.slot_keys import slots_of_keys
 
 if TYPE_CHECKING:
@@ -32,10 +40,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith import _core
-    from monolith.tables._pooling import Combiner
     from monolith.tables.arrays import Floats, Ids, Times
     from monolith.tables.history import ChangePosition
     from monolith.tables.local.native_tables import LearningRates
+    from monolith.tables.local.whole_group import Combiner
     from monolith.tables.table_config import TableConfig
 
 

@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from monolith.tables._pooling import Combiner
     from monolith.tables.arrays import Floats, Ids, Times
     from monolith.tables.batch import Applied
     from monolith.tables.local.native_tables import LearningRates
+    from monolith.tables.local.whole_group import Combiner
     from monolith.tables.store import Store
     from monolith.tables.table_config import TableConfig
 

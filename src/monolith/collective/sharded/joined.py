@@ -17,8 +17,8 @@ import torch
 
 from monolith.collective.lock_step import Call
 from monolith.collective.sharded.calls import raise_failures, settled
+from monolith.collective.sharded.exchange import UpdateTimes
 from monolith.collective.sharded.owner import IdMessage, OwnerStep, RankPush, ShardedPlan
-from monolith.collective.sharded.times import UpdateTimes
 from monolith.errors import DeadlineExceededError, InternalError
 from monolith.tables import Applied, time_array
 from monolith.tables.local import (

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from monolith.collective.sharded.calls import RankCalls
+    from monolith.collective.sharded.exchange import SharedClock
     from monolith.collective.sharded.owner import RowOwner
-    from monolith.collective.sharded.times import SharedClock
     from monolith.tables.local import LocalHistory, LocalStore
 
 _SUBJECT = "sharded store"

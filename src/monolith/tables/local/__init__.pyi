@@ -2,9 +2,6 @@ from .cut import LocalCut as LocalCut
 from .cut import LocalRestore as LocalRestore
 from .history import LocalChangeReader as LocalChangeReader
 from .history import LocalHistory as LocalHistory
-from .joined import LocalWorkerSession as LocalWorkerSession
-from .joined import stamp_from_core as stamp_from_core
-from .joined import stamp_to_core as stamp_to_core
 from .native_tables import NativeTables as NativeTables
 from .plan import NO_BATCH as NO_BATCH
 from .plan import NO_TICKET as NO_TICKET
@@ -16,9 +13,12 @@ from .plan import OpenPlans as OpenPlans
 from .plan import RemotePlan as RemotePlan
 from .split_batch import split_batch as split_batch
 from .store import LocalStore as LocalStore
+from .store import LocalWorkerSession as LocalWorkerSession
 from .store import agreed_stamps as agreed_stamps
 from .update import PreparedUpdate as PreparedUpdate
 from .update import prepare_update as prepare_update
 from .update import push_to_core as push_to_core
 from .update import require_finite as require_finite
 from .update import require_not_discarded as require_not_discarded
+from .update import stamp_from_core as stamp_from_core
+from .update import stamp_to_core as stamp_to_core

@@ -13,6 +13,7 @@ import numpy as np
 from monolith import _core
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.tables.arrays import finite_scale, float_array, new_rows
+from monolith.tables.batch import BatchStamp
 from monolith.tables.local.plan import tables_of
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from monolith.tables.batch import BatchStamp, Update
+    from monolith.tables.batch import Update
     from monolith.tables.local.native_tables import NativeTables
     from monolith.tables.local.plan import LocalPlan
 
@@ -105,6 +106,16 @@ def push_to_core(stamp: BatchStamp, incarnation: int, first_seq: int, previous: 
         position=stamp.position,
         event_time_ms=stamp.event_time_ms,
     )
+
+
+def stamp_from_core(stamp: _core.BatchStamp) -> BatchStamp:
+    """Returns a stamp of the core as a plain value."""
+    return BatchStamp(worker=stamp.worker, seq=stamp.seq, position=stamp.position, event_time_ms=stamp.event_time_ms)
+
+
+def stamp_to_core(stamp: BatchStamp) -> _core.BatchStamp:
+    """Returns a stamp as the core takes it."""
+    return _core.BatchStamp(stamp.worker, stamp.seq, stamp.position, stamp.event_time_ms)
 
 
 def _latest_of(
