@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -11,9 +12,20 @@ from hypothesis import strategies as st
 
 from monolith.data import FirstBytes, Parser
 from monolith.data.operators import UnpackFloats
-from monolith.data.operators.unpack_floats import pack_floats, unpack_floats
+from monolith.data.operators.unpack_floats import unpack_floats
 from monolith.data.protos.instance_pb2 import Instance
 from monolith.errors import DataLossError
+
+
+def pack_floats(values: list[float]) -> bytes:
+    """Packs a vector; the unpacked one differs by up to half a code's step and the rounding of the bounds."""
+    vector = np.asarray(values, dtype=np.float64)
+    if len(vector) <= 4:
+        return b"UE_QTZ" + vector.astype("<f2").tobytes()
+    halves = np.array([vector.min(), vector.max()], "<f2")
+    low, high = halves.astype(np.float64)
+    steps = (vector - low) / (high - low) * 255 if high > low else np.zeros_like(vector)
+    return b"UE_QTZ" + halves.tobytes() + np.clip(np.rint(steps), 0, 255).astype(np.uint8).tobytes()
 
 
 def unpacked(text: bytes, width: int) -> list[float]:
@@ -69,10 +81,6 @@ def test_other_widths_and_other_bytes_are_refused_with_their_row() -> None:
         unpack_floats([b"", pack_floats([1.0]), b"X" * 8], 1)
     with pytest.raises(ValueError, match="width must be >= 1"):
         unpack_floats([], 0)
-    with pytest.raises(ValueError, match="finite numbers up to 65504"):
-        pack_floats([1e6])
-    with pytest.raises(ValueError, match="at least one"):
-        pack_floats([])
 
 
 def test_a_column_of_an_instance_is_unpacked() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from data.framed_files import framed, samples
+from data.kafka_chunks import chunk_of
 from monolith import _core
 from monolith.data import BadRecords, Framing, Ids, Parser, SampleFormat
 from monolith.data.kafka import Partition
@@ -30,7 +31,7 @@ def unwrapping(
 
 
 def chunk(values: list[bytes | None], *, first: int = 0, partition: Partition = ONE) -> Chunk:
-    return Chunk.of(partition, values, np.arange(first, first + len(values)))
+    return chunk_of(partition, values, np.arange(first, first + len(values)))
 
 
 MESSAGES = st.lists(st.none() | st.lists(st.binary(max_size=20), max_size=4), max_size=8)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from data.kafka_chunks import chunk_of
 from monolith.data.kafka import KafkaPosition, Partition, merge_positions
 from monolith.data.kafka.fetching import FixedOrder, fresh
 from monolith.data.kafka.messages import Chunk
@@ -100,7 +101,7 @@ class Log:
         partition = self.random.choice(open_ones)
         count = self.random.randint(1, 7)
         taken, self.waiting[partition] = self.waiting[partition][:count], self.waiting[partition][count:]
-        return [Chunk.of(partition, [f"{partition}/{each}".encode() for each in taken], np.array(taken))]
+        return [chunk_of(partition, [f"{partition}/{each}".encode() for each in taken], np.array(taken))]
 
 
 def blocks_of(
@@ -270,7 +271,7 @@ def test_a_partition_that_runs_ahead_is_paused() -> None:
     order = FixedOrder(log, list(contents), block_messages=5, buffer_bytes=4000)  # type: ignore[arg-type]
     held = 0
     while log.waiting[Partition("clicks", 1)] and Partition("clicks", 1) not in log.paused:
-        order.add([Chunk.of(Partition("clicks", 1), [b"x"] * 5, np.arange(held, held + 5))])
+        order.add([chunk_of(Partition("clicks", 1), [b"x"] * 5, np.arange(held, held + 5))])
         held += 5
     assert 20 <= held <= 40
     assert Partition("clicks", 0) not in log.paused

@@ -63,11 +63,7 @@ _LONGEST_PAUSE_SECONDS = 2.0
 
 
 def confluent_kafka() -> Any:
-    """Imports the client library.
-
-    Raises:
-        UnimplementedError: it is not installed.
-    """
+    """Imports the client library, which may not be installed."""
     try:
         import confluent_kafka as library  # noqa: PLC0415 - an optional dependency, needed for Kafka only
     except ImportError as error:
@@ -224,9 +220,7 @@ class KafkaClient:
         """Returns the first offset of a message at this time or later; the end if there is none."""
         offsets = self._list_offsets(partitions, milliseconds)
         ends = self.ends(partitions)
-        return {
-            partition: ends[partition] if offsets[partition] < 0 else offsets[partition] for partition in partitions
-        }
+        return {each: ends[each] if offsets[each] < 0 else offsets[each] for each in partitions}
 
     def _list_offsets(self, partitions: Sequence[Partition], moment: int) -> Offsets:
         """Returns the offsets of a time in milliseconds, or of the ends, which are numbers below 0."""
@@ -274,9 +268,7 @@ class KafkaClient:
         text = f"{what}: {_text(error)}"
         if self.is_code(error, "UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "_UNKNOWN_PARTITION", "TOPIC_EXCEPTION"):
             return NotFoundError(f"{what}: there is no such topic or partition{self._known_topics()}")
-        if self.is_code(
-            error, "TOPIC_AUTHORIZATION_FAILED", "GROUP_AUTHORIZATION_FAILED", "CLUSTER_AUTHORIZATION_FAILED"
-        ):
+        if self.is_code(error, *(f"{what}_AUTHORIZATION_FAILED" for what in ("TOPIC", "GROUP", "CLUSTER"))):
             return PermissionDeniedError(text)
         if self.is_code(error, "_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED"):
             return UnauthenticatedError(text)

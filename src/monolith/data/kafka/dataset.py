@@ -168,20 +168,16 @@ class KafkaDataset(Dataset[Records]):
                 f"worker {worker} of {num_workers} has nothing to read: {', '.join(self.topics)} "
                 f"at {self.brokers} have {len(partitions)} partitions; start fewer workers"
             )
-        offsets = (
-            new_offsets(client, mine, self.start)
-            if behind is None
-            else offsets_behind(client, behind, partitions, mine)
-        )
+        if behind is None:
+            offsets = new_offsets(client, mine, self.start)
+        else:
+            offsets = offsets_behind(client, behind, partitions, mine)
         fetching = self._fetching(client, self._ends(client, mine, behind))
         fetching.own(offsets)
         ordering: Ordering = Arrival(fetching)
         if self.config.order == "fixed":
             ordering = FixedOrder(
-                fetching,
-                mine,
-                block_messages=self.config.block_messages,
-                buffer_bytes=self.config.buffer_bytes // 2,
+                fetching, mine, block_messages=self.config.block_messages, buffer_bytes=self.config.buffer_bytes // 2
             )
             if behind is not None and behind.turn is not None and behind.turn in mine:
                 ordering.start_with(behind.turn)
@@ -218,23 +214,14 @@ class KafkaDataset(Dataset[Records]):
     def _ends(self, client: KafkaClient, mine: Sequence[Partition], behind: KafkaPosition | None) -> Offsets:
         if self.stop == "never":
             return {}
-        known = (
-            {}
-            if behind is None
-            else {partition: behind.ends[partition] for partition in mine if partition in behind.ends}
-        )
+        ends = {} if behind is None else behind.ends
+        known = {partition: ends[partition] for partition in mine if partition in ends}
         if self.stop == "end":
             unknown = [partition for partition in mine if partition not in known]
             known |= {partition: end for partition, (_, end) in client.watermarks(unknown).items()}
         return known
 
-    def _reading(
-        self,
-        client: KafkaClient,
-        fetching: Fetching,
-        ordering: Ordering,
-        start: Starting,
-    ) -> KafkaReading:
+    def _reading(self, client: KafkaClient, fetching: Fetching, ordering: Ordering, start: Starting) -> KafkaReading:
         unwrapping = Unwrapping(
             framing=None if self.config.framing is None else Framing.of(self.config.framing),
             sample=SampleFormat.of(self.config.sample),
@@ -243,13 +230,7 @@ class KafkaDataset(Dataset[Records]):
         )
         gathering = None if self._rows is None else RecordGatherer(self._rows, drop_remainder=self._drop_remainder)
         return KafkaReading(
-            client,
-            fetching,
-            ordering,
-            unwrapping=unwrapping,
-            config=self.config,
-            start=start,
-            gathering=gathering,
+            client, fetching, ordering, unwrapping=unwrapping, config=self.config, start=start, gathering=gathering
         )
 
     def _counts(self, partitions: Sequence[Partition]) -> dict[str, int]:
@@ -315,9 +296,8 @@ class Membership:
         self._fetching.disown(partitions)
         try:
             if self._handover.answers():
-                self._handover.commit(
-                    {partition: self._following[partition] for partition in partitions if partition in self._following}
-                )
+                following = self._following
+                self._handover.commit({each: following[each] for each in partitions if each in following})
                 return
             reason = "no broker answers"
         except OpError as error:

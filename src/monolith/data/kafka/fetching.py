@@ -63,10 +63,7 @@ class Fetching:
     def own(self, offsets: Mapping[Partition, int]) -> None:
         """Takes these partitions instead of those before; their first messages are fetched at these offsets."""
         there = self._client.watermarks(list(offsets))
-        checked = {
-            partition: self._existing(partition, offset, there[partition]) for partition, offset in offsets.items()
-        }
-        self.fetched = dict(checked)
+        self.fetched = {each: self._existing(each, offset, there[each]) for each, offset in offsets.items()}
         self.generation += 1
         self._assign()
 
@@ -87,13 +84,9 @@ class Fetching:
 
     def is_behind(self) -> bool:
         """Queries the brokers for messages that are wanted now and were not fetched yet."""
-        unpaused = [
-            partition for partition in self.fetched if partition not in self._paused and not self.is_complete(partition)
-        ]
+        unpaused = [each for each in self.fetched if each not in self._paused and not self.is_complete(each)]
         ends = self._client.ends(unpaused)
-        return any(
-            max(self.fetched[partition], self._seen_ends.get(partition, 0)) < ends[partition] for partition in unpaused
-        )
+        return any(max(self.fetched[each], self._seen_ends.get(each, 0)) < ends[each] for each in unpaused)
 
     def fetch(self, limit: int) -> list[Chunk]:
         """Returns the next messages, at most `limit`; empty if none arrived in time.
@@ -193,8 +186,7 @@ class Fetching:
         elif self._client.is_code(error, "_AUTO_OFFSET_RESET"):
             if partition in self.fetched:
                 there = self._client.watermarks([partition])[partition]
-                offset = self._existing(partition, self.fetched[partition], there)
-                self.fetched[partition] = offset
+                self.fetched[partition] = self._existing(partition, self.fetched[partition], there)
                 # A partition in this state refuses to seek, so all of them are begun again where they are.
                 self._assign()
         elif self._client.is_code(error, "_MAX_POLL_EXCEEDED"):
@@ -319,9 +311,8 @@ class FixedOrder:
 
     def is_over(self) -> bool:
         """Returns whether all partitions were read up to their end."""
-        return all(
-            not queue.messages and self._fetching.is_complete(partition) for partition, queue in self._queues.items()
-        )
+        is_complete = self._fetching.is_complete
+        return all(not queue.messages and is_complete(partition) for partition, queue in self._queues.items())
 
     def _pause_those_ahead(self) -> None:
         ahead = {

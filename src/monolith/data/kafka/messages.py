@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
@@ -35,14 +35,6 @@ class Chunk:
     """Length of each value; -1 for a message without one, which deletes a key from a compacted topic."""
     offsets: npt.NDArray[np.int64]
 
-    @classmethod
-    def of(cls, partition: Partition, values: Sequence[bytes | None], offsets: npt.NDArray[np.int64]) -> Self:
-        """Makes a chunk of these values."""
-        lengths = np.array([-1 if value is None else len(value) for value in values], np.int64)
-        sizes = np.maximum(lengths, 0)
-        joined = np.frombuffer(b"".join(filter(None, values)), np.uint8)
-        return cls(partition, joined, np.cumsum(sizes) - sizes, lengths, offsets)
-
     def __len__(self) -> int:
         return len(self.offsets)
 
@@ -71,9 +63,7 @@ class Chunk:
         begin, end = self.stretch()
         if 2 * (end - begin) >= len(self.buffer):
             return self
-        return type(self)(
-            self.partition, self.buffer[begin:end].copy(), self.begins - begin, self.lengths, self.offsets
-        )
+        return replace(self, buffer=self.buffer[begin:end].copy(), begins=self.begins - begin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +79,7 @@ class Unwrapping:
     bad: BadRecords
 
     def records(self, chunks: Sequence[Chunk], origin: str) -> Records:
-        """Returns the records of these messages, in order, each with the place of its message.
-
-        Raises:
-            DataLossError: more messages are bad than may be skipped; names topic, partition and offset.
-        """
+        """Returns the records of these messages, in order, each with the place of its message."""
         joined = _Joined.of(chunks)
         spans, messages = self._whole_messages(joined) if self.framing is None else self._framed(joined, self.framing)
         places = joined.places if messages is None else joined.places[messages]
@@ -101,11 +87,7 @@ class Unwrapping:
         return Records(joined.buffer, spans, origin, places=places, has_source_keys=has_keys)
 
     def check_first(self, chunk: Chunk) -> bool:
-        """Refuses a first message with another framing than the declared one, and names it; False if empty.
-
-        Raises:
-            DataLossError: the framing differs; reading on would return invalid records.
-        """
+        """Refuses a first message with another framing than the declared one, and names it; False if empty."""
         value = chunk[:1].values[0]
         if not value:
             return False
@@ -128,10 +110,8 @@ class Unwrapping:
         if not too_long.any():
             return spans.reshape(-1), None
         for index in np.flatnonzero(too_long).tolist():
-            size = joined.lengths[index]
-            self.bad.add(
-                f"{joined.places.text_of(index)}: a message of {size} bytes, the limit is {self.max_record_bytes}"
-            )
+            place, size = joined.places.text_of(index), joined.lengths[index]
+            self.bad.add(f"{place}: a message of {size} bytes, the limit is {self.max_record_bytes}")
         fine = np.flatnonzero(~too_long)
         return np.ascontiguousarray(spans[fine]).reshape(-1), fine
 

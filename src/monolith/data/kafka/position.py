@@ -121,10 +121,14 @@ def _nested(offsets: Mapping[Partition, int]) -> dict[str, dict[str, int]]:
     return nested
 
 
-def _flat(nested: Any) -> Offsets:
-    offsets = {
+def _by_partition(nested: Any) -> dict[Partition, Any]:
+    return {
         Partition(topic, int(number)): offset for topic, numbers in nested.items() for number, offset in numbers.items()
     }
+
+
+def _flat(nested: Any) -> Offsets:
+    offsets = _by_partition(nested)
     for partition, offset in offsets.items():
         if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0 or partition.number < 0:
             raise InvalidArgumentError(f"position in Kafka topics: {partition}: no offset: {offset!r}")
@@ -170,34 +174,22 @@ def new_offsets(client: KafkaClient, partitions: Sequence[Partition], start: Sta
     if isinstance(start, datetime):
         return client.offsets_at(partitions, milliseconds(start))
     if isinstance(start, Mapping):
-        start_offsets = {
-            Partition(topic, int(number)): offset
-            for topic, numbers in start.items()
-            for number, offset in numbers.items()
-        }
+        start_offsets = _by_partition(start)
         if missing := [partition for partition in partitions if partition not in start_offsets]:
             raise InvalidArgumentError(f"start: no offset for {_list(missing)}")
         return {partition: start_offsets[partition] for partition in partitions}
     if start == "committed":
         # Partitions without a committed offset are read from their first message, so that nothing is lost.
         committed = {partition: offset for partition, (offset, _) in client.committed(partitions).items()}
-        return (
-            new_offsets(client, [partition for partition in partitions if partition not in committed], "earliest")
-            | committed
-        )
+        missing = [partition for partition in partitions if partition not in committed]
+        return new_offsets(client, missing, "earliest") | committed
     return {partition: ends[start == "latest"] for partition, ends in client.watermarks(partitions).items()}
 
 
 def offsets_behind(
     client: KafkaClient, position: KafkaPosition, partitions: Sequence[Partition], mine: Sequence[Partition]
 ) -> Offsets:
-    """Returns where a worker resumes its partitions from a position.
-
-    Partitions that were added to a topic since are read from their first message.
-
-    Raises:
-        InvalidArgumentError: the position lacks a partition that existed.
-    """
+    """Returns where a worker resumes its partitions; those added to a topic since are read from their first message."""
     check_topics(client, position, partitions)
     missing = [partition for partition in mine if partition not in position.next]
     if unknown := [partition for partition in missing if partition.number < position.counts.get(partition.topic, 0)]:
@@ -205,18 +197,12 @@ def offsets_behind(
             f"position in Kafka topics: it has no offset for {_list(unknown)}; it is that of another worker, or of "
             "another number of workers: merge_positions makes one for all"
         )
-    return {partition: position.next[partition] for partition in mine if partition in position.next} | new_offsets(
-        client, missing, "earliest"
-    )
+    known = {partition: position.next[partition] for partition in mine if partition in position.next}
+    return known | new_offsets(client, missing, "earliest")
 
 
 def check_topics(client: KafkaClient, position: KafkaPosition, partitions: Sequence[Partition]) -> None:
-    """Refuses a position in other topics.
-
-    Raises:
-        InvalidArgumentError: topics that only one side has.
-        NotFoundError: a partition that there is no more.
-    """
+    """Refuses a position in other topics, or in partitions that there are no more."""
     theirs = set(position.counts) | {partition.topic for partition in position.next}
     if theirs != set(client.topics):
         raise InvalidArgumentError(

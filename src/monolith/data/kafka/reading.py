@@ -78,12 +78,7 @@ class Behind:
 
 
 class RecordGatherer:
-    """Collects pieces until there are enough records, and keeps the rest of the last one.
-
-    Args:
-        size: Records of a block.
-        drop_remainder: Whether records at the end that do not fill a block are dropped.
-    """
+    """Collects pieces until there are enough records for a block, and keeps the rest of the last one."""
 
     def __init__(self, size: int, *, drop_remainder: bool) -> None:
         self._size = size
@@ -101,10 +96,8 @@ class RecordGatherer:
     ) -> tuple[Records, Behind] | None:
         """Returns the next block and the offsets after it; None at the end.
 
-        Args:
-            next_piece: Fetches a piece.
-            generation: Changes when the assigned partitions do: records that were gathered and not returned are then
-                fetched again, here or by another reader.
+        `generation` changes when the assigned partitions do: records that were gathered and not returned are then
+        fetched again, here or by another reader.
         """
         blocks: list[Records] = []
         behind = Behind({}, {})
@@ -247,9 +240,8 @@ class KafkaReading(Reading["Records"]):
             raise FailedPreconditionError(f"{self._origin}: the reading is closed")
         raw = self.position if position is None else position
         offsets = KafkaPosition.from_bytes(raw).next
-        self._client.commit(
-            {partition: offset for partition, offset in offsets.items() if partition in self._fetching.fetched}
-        )
+        fetched = self._fetching.fetched
+        self._client.commit({partition: offset for partition, offset in offsets.items() if partition in fetched})
 
     def close(self) -> None:
         """Leaves the group and closes the connections. Further calls do nothing."""

@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
 
 def column_of(batch: Batch, name: str, owner: object) -> ColumnValues:
-    """Returns the column of this name.
-
-    Raises:
-        ValueError: there is none; lists the available ones.
-    """
+    """Returns the column of this name; without one, a ValueError lists the available ones."""
     if name not in batch:
         there = ", ".join(batch) or "none"
         raise ValueError(f"{_name_of(owner)}: batch has no column {name!r}; it has {there}")
@@ -31,12 +27,7 @@ def column_of(batch: Batch, name: str, owner: object) -> ColumnValues:
 
 
 def ids_of(batch: Batch, name: str, owner: object) -> Ragged:
-    """Returns a column of rows of int64: ids, actions, or lists of integers.
-
-    Raises:
-        ValueError: there is no such column.
-        TypeError: it is of another kind.
-    """
+    """Returns a column of rows of int64: ids, actions, or lists of integers."""
     values = column_of(batch, name, owner)
     if not isinstance(values, Ragged) or values.dtype != torch.int64 or values.ndim != 2:
         raise _wrong_kind(owner, name, "a Ragged of int64", values)
@@ -133,7 +124,6 @@ class PackedTexts:
         return hashes.view(np.int64)
 
     def _have(self, part: bytes, starts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Returns which strings have these bytes at the given starts."""
         matches = self.lengths >= len(part)
         if part:
             places = starts[matches, None] + np.arange(len(part))
@@ -144,7 +134,7 @@ class PackedTexts:
 def rows_with_any(rows: Ragged, values: Tensor) -> Tensor:
     """Returns which rows contain one of the values; bool [B]. `values` is sorted and without duplicates."""
     has_value = torch.zeros(rows.num_rows, dtype=torch.bool, device=rows.device)
-    matches = _places(rows.flat_values, values) >= 0
+    matches = places_in(values, rows.flat_values) >= 0
     has_value[rows.value_rowids()[matches]] = True
     return has_value
 
@@ -154,7 +144,7 @@ def rows_with_all(columns: list[Ragged], values: Tensor) -> Tensor:
     count = len(values)
     pairs = []
     for rows in columns:
-        places = _places(rows.flat_values, values)
+        places = places_in(values, rows.flat_values)
         pairs.append((rows.value_rowids() * count + places)[places >= 0])
     distinct = torch.unique(torch.cat(pairs))
     return torch.bincount(distinct // max(count, 1), minlength=columns[0].num_rows) == count
@@ -163,15 +153,14 @@ def rows_with_all(columns: list[Ragged], values: Tensor) -> Tensor:
 def top_ranks(rows: Ragged, priority: Tensor) -> Tensor:
     """Returns the rank of each row's first value by priority, int64 [B]; ``len(priority)`` if it has none."""
     ordered, order = torch.sort(priority)
-    places = _places(rows.flat_values, ordered)
+    places = places_in(ordered, rows.flat_values)
     matched = places >= 0
     ranks = torch.full((rows.num_rows,), len(priority), dtype=torch.int64, device=rows.device)
-    return ranks.scatter_reduce_(
-        0, rows.value_rowids()[matched], order.to(rows.device)[places[matched]], "amin", include_self=True
-    )
+    found = order.to(rows.device)[places[matched]]
+    return ranks.scatter_reduce_(0, rows.value_rowids()[matched], found, "amin", include_self=True)
 
 
-def _places(values: Tensor, ordered: Tensor) -> Tensor:
+def places_in(ordered: Tensor, values: Tensor) -> Tensor:
     """Returns the index of each value in the sorted tensor, -1 if it is missing."""
     if len(ordered) == 0:
         return torch.full_like(values, -1)

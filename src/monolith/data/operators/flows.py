@@ -40,8 +40,7 @@ class FromSource(Condition):
     def holds(self, batch: Batch) -> Tensor:
         """Returns the rows for which it holds, bool [B]."""
         keys = numbers_of(batch, self.column, self)
-        known_keys = torch.tensor(list(_keys_of(tuple(self.names))), dtype=keys.dtype, device=keys.device)
-        return torch.isin(keys, known_keys)
+        return torch.isin(keys, torch.tensor(list(_keys_of(tuple(self.names))), dtype=keys.dtype, device=keys.device))
 
 
 @config
@@ -112,11 +111,6 @@ def split_flows(
 
 
 def _keys_of(names: tuple[str, ...]) -> dict[int, str]:
-    """Returns key -> name.
-
-    Raises:
-        ValueError: two names have the same key.
-    """
     keys: dict[int, str] = {}
     for name in names:
         key = source_key(name)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from monolith.config import config
-from monolith.data.operators.column_access import PackedTexts, column_of, describe_column, ids_of, texts_of
+from monolith.data.operators.column_access import PackedTexts, column_of, describe_column, ids_of, places_in, texts_of
 from monolith.data.operators.conditions import Operator
 from monolith.data.operators.row_draws import shift_right
 from monolith.data.rows import with_columns
@@ -171,16 +171,11 @@ class MapIds(Operator):
         if isinstance(values, list) or values.dtype != torch.int64:
             raise TypeError(f"MapIds: column {self.column!r} must be int64, got {describe_column(values)}")
         flat = values.flat_values if isinstance(values, Ragged) else values
-        mapped = self._mapped(flat)
+        # The place of what is not in the mapping is -1: that of the default.
+        targets = torch.cat([self._values, torch.tensor([self.default])]).to(flat.device)
+        mapped = targets[places_in(self._keys, flat)]
         result = values.with_flat_values(mapped) if isinstance(values, Ragged) else mapped
         return with_columns(batch, {self.output or self.column: result})
-
-    def _mapped(self, flat: Tensor) -> Tensor:
-        if not self.mapping:
-            return torch.full_like(flat, self.default)
-        keys, values = self._keys.to(flat.device), self._values.to(flat.device)
-        places = torch.searchsorted(keys, flat.contiguous()).clamp_(max=len(keys) - 1)
-        return torch.where(keys[places] == flat, values[places], self.default)
 
 
 def id_mask(rows: Ragged, wanted: int) -> Tensor:

@@ -98,11 +98,8 @@ class ItemChannel:
     def choose(self, uniforms: Reals, excluded: Numbers, alpha: float) -> tuple[Numbers, Reals]:
         """Returns an index for each number in [0, 1), and its probability.
 
-        Args:
-            uniforms: Random numbers that decide.
-            excluded: An index for each draw that must not be drawn, -1 for none. If nothing else is left, the result is
-                -1.
-            alpha: Items are drawn in proportion to the power `alpha` of how often they were seen.
+        `excluded` has an index for each draw that must not be drawn, -1 for none; if nothing else is left, the result
+        is -1. Items are drawn in proportion to the power `alpha` of how often they were seen.
         """
         size = len(self)
         if alpha == 0:
@@ -232,7 +229,8 @@ class ItemPool:
             first = items.count_known(ids[own])[-self.limits.max_items :]
             new_ids = ids[own[first]]
             kept = self._features.append(take_rows(rows, torch.from_numpy(own[first])))
-            items.push(new_ids, kept, _occurrences(new_ids, ids[own]))
+            own_ids, seen = np.unique(ids[own], return_counts=True)
+            items.push(new_ids, kept, seen[np.searchsorted(own_ids, new_ids)])
         self._forget_evicted()
 
     def restore_channel(self, channel: int, ids: Numbers, counts: tuple[Numbers, Numbers], features: Batch) -> None:
@@ -331,13 +329,6 @@ def _choose_channels(
     is_ready = names[at] == chosen
     chances = easy_share * sizes[at] / ends[-1] + np.where(chosen == channels, 1 - easy_share, 0.0)
     return chosen, np.where(is_ready, chances, 0.0)
-
-
-def _occurrences(searched: Numbers, ids: Numbers) -> Numbers:
-    """Returns how often each of the wanted ids occurs in `ids`."""
-    distinct, counts = np.unique(ids, return_counts=True)
-    occurrences: Numbers = counts[np.searchsorted(distinct, searched)]
-    return occurrences
 
 
 def _joined(arrays: list[Numbers]) -> Numbers:

@@ -244,7 +244,8 @@ class NegativeGen:
         columns[self.sampling.item_id] = Ragged.from_lengths(ids, lengths) if is_list else ids
         labels = labels_of(batch, rule.label, self, width=rule.label_index + 1)[parents].clone()
         labels[:, rule.label_index] = rule.negative_label
-        columns[rule.label] = labels.reshape(len(parents), *_inner_shape(batch[rule.label]))
+        given = batch[rule.label]
+        columns[rule.label] = labels.view(-1) if isinstance(given, Tensor) and given.ndim == 1 else labels
         if rule.negative_action is not None:
             columns["actions"] = Ragged.from_lengths(torch.full_like(ids, rule.negative_action), lengths)
         columns["instance_weight"] = self.sampling.weights.of_sampled(drawn, self.sampling.num_negatives)
@@ -264,7 +265,3 @@ def first_numbers(batch: Batch, name: str, owner: object) -> tuple[Tensor, Tenso
         return values.reshape(-1).cpu(), torch.ones(batch.num_rows, dtype=torch.bool)
     got = describe_column(values)
     raise TypeError(f"{type(owner).__name__}: column {name!r} must be one int64, or a list, for each row, got {got}")
-
-
-def _inner_shape(values: ColumnValues) -> tuple[int, ...]:
-    return tuple(values.shape[1:]) if isinstance(values, Tensor) else ()

@@ -64,11 +64,7 @@ class RowStore:
         self.num_rows = 0
 
     def append(self, rows: Batch) -> Numbers:
-        """Adds the rows, and returns their numbers.
-
-        Raises:
-            TypeError: a column of another kind than before, or of a kind that cannot be kept.
-        """
+        """Adds the rows, and returns their numbers; refuses a column of another kind than before."""
         for name in self.columns:
             values = rows[name]
             if name not in self._parts:

@@ -90,9 +90,8 @@ class Counted:
         self.rows_out += 0 if transformed is None else transformed.num_rows
         if self._clock.monotonic() - self._last >= self._every_seconds:
             self._last = self._clock.monotonic()
-            _logger.info(
-                "%s: %d rows in, %d out, %.4f kept", self._name, self.rows_in, self.rows_out, self.retention_ratio
-            )
+            text = "%s: %d rows in, %d out, %.4f kept"
+            _logger.info(text, self._name, self.rows_in, self.rows_out, self.retention_ratio)
         return transformed
 
     @property

@@ -37,10 +37,7 @@ _MAX_PLAIN = 4
 def unpack_floats(texts: Sequence[bytes], width: int) -> Tensor:
     """Returns the vectors of a column of packed bytes as float32 [rows, width]; an empty string is a vector of zeros.
 
-    Raises:
-        DataLossError: a string without the tag, or whose vector is not of this width; names the row.
-
-    >>> unpack_floats([pack_floats([0.0, 0.5, 1.0])], 3)
+    >>> unpack_floats([PACKED_TAG + np.array([0.0, 0.5, 1.0], "<f2").tobytes()], 3)
     tensor([[0.0000, 0.5000, 1.0000]])
     """
     if width < 1:
@@ -68,24 +65,6 @@ def unpack_floats(texts: Sequence[bytes], width: int) -> Tensor:
         codes = packed[:, head + 4 :].astype(np.float32)
         vectors[there] = plain[:, :1] + codes * (plain[:, 1:] - plain[:, :1]) / np.float32(255)
     return torch.from_numpy(vectors)
-
-
-def pack_floats(values: Sequence[float]) -> bytes:
-    """Packs a vector; the unpacked one differs by up to half a code's step and the rounding of the bounds.
-
-    Raises:
-        ValueError: no element, or one that a half cannot hold.
-    """
-    vector = np.asarray(values, dtype=np.float64)
-    if not len(vector) or not (np.abs(vector) <= np.finfo(np.float16).max).all():
-        raise ValueError(f"vector must be of finite numbers up to 65504, at least one, got {values}")
-    halves = vector.astype("<f2") if len(vector) <= _MAX_PLAIN else np.array([vector.min(), vector.max()], "<f2")
-    if len(vector) <= _MAX_PLAIN:
-        return PACKED_TAG + halves.tobytes()
-    low, high = halves.astype(np.float64)
-    steps = (vector - low) / (high - low) * 255 if high > low else np.zeros_like(vector)
-    codes = np.clip(np.rint(steps), 0, 255).astype(np.uint8)
-    return PACKED_TAG + halves.tobytes() + codes.tobytes()
 
 
 @config

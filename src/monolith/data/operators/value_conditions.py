@@ -159,10 +159,8 @@ class Value(Condition):
         return _bools(map(_COMPARISONS[self.op], values, repeat(operand[0])), len(values))
 
     def _operand_like(self, values: Tensor) -> Tensor:
-        whole = all(isinstance(value, int) for value in self._operands)
-        if any(isinstance(value, str | bytes) for value in self._operands) or (
-            not values.is_floating_point() and not whole
-        ):
+        are_texts = any(isinstance(value, str | bytes) for value in self._operands)
+        if are_texts or not (values.is_floating_point() or all(isinstance(value, int) for value in self._operands)):
             raise self._misfit(f"operands that compare with {values.dtype}", f"{self._operands}")
         try:
             return torch.tensor(self._operands, dtype=values.dtype, device=values.device)

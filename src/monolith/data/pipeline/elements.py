@@ -24,11 +24,9 @@ T = TypeVar("T")
 
 
 class RowFilter:
-    """A function for `Map` that keeps the rows selected by a predicate.
+    """A function for `Map` that keeps what a predicate of each element selects.
 
-    Args:
-        predicate: Called with each element. True or False keeps or drops it; a bool tensor or array [rows] of a `Batch`
-            or of `Records` keeps those rows.
+    True or False keeps or drops it; a bool tensor or array [rows] of a `Batch` or of `Records` keeps those rows.
     """
 
     def __init__(self, predicate: Callable[[Any], Any]) -> None:
@@ -206,9 +204,8 @@ _SHARE = "share"
 def check_share(index: int, count: int) -> None:
     """Refuses what is no number of a worker among workers."""
     if not 0 <= index < count:
-        raise ValueError(
-            f"share: expected the number of a worker from 0 on and how many there are, got {index}, {count}"
-        )
+        expected = "the number of a worker from 0 on and how many there are"
+        raise ValueError(f"share: expected {expected}, got {index}, {count}")
 
 
 class Share(Stage[T, T]):
@@ -230,8 +227,7 @@ class Share(Stage[T, T]):
 
     def known(self, source: KnownLength) -> KnownLength:
         """Returns the number of elements of this share."""
-        elements = None if source.elements is None else len(range(self._index, source.elements, self._count))
-        return KnownLength(elements)
+        return KnownLength(None if source.elements is None else len(range(self._index, source.elements, self._count)))
 
     def __repr__(self) -> str:
         return f"share({self._index}, {self._count})"

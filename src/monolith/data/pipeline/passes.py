@@ -23,9 +23,6 @@ class Repeat(Stage[T, T]):
     """Repeated passes over the data, finite or endless; none with an empty source.
 
     Stages that shuffle below it use another order in each pass. The number of passes is not part of a position.
-
-    Args:
-        epochs: Number of passes; None: endless.
     """
 
     works_on_shares = True
@@ -43,9 +40,8 @@ class Repeat(Stage[T, T]):
         if position is None:
             return _RepeatReading(self._pass_of(source), self._epochs, 0, None)
         saved = SavedPosition(position, _REPEAT)
-        return _RepeatReading(
-            self._pass_of(source), self._epochs, saved.number("epoch"), saved.optional_position("source")
-        )
+        epoch, start = saved.number("epoch"), saved.optional_position("source")
+        return _RepeatReading(self._pass_of(source), self._epochs, epoch, start)
 
     def _pass_of(self, source: StageSource[T]) -> Callable[[int], StageSource[T]]:
         return lambda epoch: source.for_epoch(self._first_epoch + epoch)
@@ -97,7 +93,6 @@ class _RepeatReading(Reading[T]):
         raise StopIteration
 
     def close(self) -> None:
-        """Closes the pass that is being read."""
         self._is_done = True
         if self._source is not None:
             self._source.close()

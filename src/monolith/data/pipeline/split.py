@@ -38,14 +38,10 @@ def check_ratios(name: str, ratios: Sequence[float]) -> list[float]:
 
 
 class Split(Stage[Any, Any]):
-    """The rows of one part.
+    """The rows of one part, counted from 0; `ratios` are the shares of all.
 
-    Args:
-        ratios: The share of each part.
-        part: Which part this is, from 0 on.
-        seed: Seed of the split; the same seed gives the same split.
-        by: A column of numbers or ids: rows with the same (first) value go to the same part, whatever their order.
-            None: by the index of a row in the stream, so the source must not change its order between epochs.
+    With `by`, a column of numbers or ids, rows with the same (first) value go to the same part, whatever their order;
+    None: by the index of a row in the stream, so the source must not change its order between epochs.
     """
 
     def __init__(self, ratios: Sequence[float], part: int, *, seed: int = 0, by: str | None = None) -> None:
@@ -123,12 +119,8 @@ class Deduplicate(Stage[Batch, Batch]):
     """Drops a row whose key was read within the last `window` rows, whether that row was kept or not.
 
     The state is a function of those rows alone. So a position needs only the start of the window: a resumed reading
-    reads up to two windows again, without returning them. Memory: about 32 bytes for each row of the window.
-
-    Args:
-        columns: Rows that are equal in all of them are the same. One column of integers is compared exactly, others by
-            a hash of 64 bits.
-        window: Window in rows.
+    reads up to two windows again, without returning them. Memory: about 32 bytes for each row of the window. One column
+    of integers is compared exactly, others by a hash of 64 bits.
     """
 
     def __init__(self, columns: Sequence[str], window: int) -> None:

@@ -62,14 +62,9 @@ T = TypeVar("T")
 
 
 class IndexedReading(Reading[T]):
-    """Fetches one element after another; its position is the number of those that were returned.
+    """Fetches one element after another, by its number; its position is the number of those that were returned.
 
-    Args:
-        kind: Kind of the dataset, in positions and messages.
-        fetch: Called with the number of an element.
-        length: Number of elements; None for no end.
-        position: Where to resume.
-        share: Which share of how many this is; other shares have other elements by the same numbers.
+    `share` is which share of how many this is: other shares have other elements by the same numbers.
     """
 
     def __init__(
@@ -85,9 +80,9 @@ class IndexedReading(Reading[T]):
         self._share = {} if share == (0, 1) else {"share": list(share)}
         self._fetch = fetch
         self._length = length
-        self._index = (
-            0 if position is None else SavedPosition(position, kind).require_share("share", share).number("index")
-        )
+        self._index = 0
+        if position is not None:
+            self._index = SavedPosition(position, kind).require_share("share", share).number("index")
         self._is_closed = False
         if length is not None and self._index > length:
             raise InvalidArgumentError(
@@ -127,11 +122,7 @@ class KnownLength(NamedTuple):
 
 
 def whole_number(name: str, value: object, *, at_least: int) -> int:
-    """Returns the value, which must be an integer of at least `at_least`.
-
-    Raises:
-        ValueError: it is not; `name` is the name in the message.
-    """
+    """Returns the value, which must be an integer of at least `at_least`; `name` is its name in the message."""
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
         raise ValueError(f"{name} must be an integer >= {at_least}, got {value!r}")
     return value

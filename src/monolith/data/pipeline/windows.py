@@ -28,10 +28,6 @@ class Rebatch(Stage[Any, Any]):
     """Blocks of exactly `size` rows: a `Batch`, `Records`, or a list of what has no rows.
 
     The size is not part of a position: reading may resume with another one.
-
-    Args:
-        size: Rows of a block.
-        drop_remainder: Whether rows at the end that do not fill a block are dropped.
     """
 
     works_on_shares = True
@@ -121,19 +117,13 @@ class _RebatchReading(StageReading[Any, Any]):
     def _hand_out(self) -> Any:
         block = join_rows(self._pieces) if has_rows(self._pieces[0]) else list(self._pieces)
         self._pieces, self._num_gathered = [], 0
-        if self._block is not None:
-            self._returned_to = (self._before_block, self._used)
-        else:
-            self._returned_to = (self._source.position, 0)
+        is_used_up = self._block is None
+        self._returned_to = (self._source.position, 0) if is_used_up else (self._before_block, self._used)
         return block
 
 
 class MergedWindow(Stage[Any, Any]):
-    """Joins the rows of `size` elements at a time; the last ones as many as they are.
-
-    Args:
-        size: Number of batches, or of blocks of records, that become one.
-    """
+    """Joins the rows of `size` elements at a time; the last ones as many as they are."""
 
     works_on_shares = True
 
@@ -185,9 +175,7 @@ _SHUFFLE = "shuffle"
 class Shuffle(Stage[Any, Any]):
     """Permutes windows of at least `rows` rows; elements have as many rows as those of the source, in their order.
 
-    Args:
-        rows: Minimum rows of a window; memory holds one window, and at most one element more.
-        seed: Seed of the order, which differs in each epoch of `repeat`.
+    Memory holds one window, and at most one element more. The order differs in each epoch of `repeat`.
     """
 
     works_on_shares = True
@@ -228,16 +216,9 @@ class _ShuffleReading(StageReading[Any, Any]):
 
     @property
     def position(self) -> bytes:
-        shuffle = self._shuffle
-        fields = {
-            "epoch": shuffle.epoch,
-            "handed_out": self._handed_out,
-            "rows": shuffle.rows,
-            "seed": shuffle.seed,
-            "source": nested(self._before_window),
-            "window": self._window,
-        }
-        return encode_position(_SHUFFLE, fields)
+        identity = {"epoch": self._shuffle.epoch, "rows": self._shuffle.rows, "seed": self._shuffle.seed}
+        place = {"window": self._window, "handed_out": self._handed_out, "source": nested(self._before_window)}
+        return encode_position(_SHUFFLE, identity | place)
 
     def __next__(self) -> Any:
         while not self._elements:

@@ -181,7 +181,7 @@ def better_framings(
 ) -> list[Framing]:
     """Returns framings that fit the start of a stream better than the declared one; empty if that may be right.
 
-    Plain bytes cannot be checked. `at_end` says whether the head is the complete stream.
+    Plain bytes cannot be checked. `at_end`: the head is the complete stream.
     """
     if sample is SampleFormat.PLAINTEXT or not len(head):
         return []
