@@ -47,9 +47,6 @@ def source_keys_of(records: Records | Sequence[bytes], sample: SampleFormat) -> 
     """Returns the key of each record; 0 if neither header nor message has one.
 
     All records are scanned together, one outermost field of each after another.
-
-    Raises:
-        ValueError: only some of the records have headers.
     """
     if not isinstance(records, Records):
         records = Records.from_list(records)

@@ -6,7 +6,6 @@ cut a stream (`batch`, `shuffle`, `split`, `filter`) work on rows, many at a tim
 
 from __future__ import annotations
 
-import operator
 from itertools import chain, compress
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -69,11 +68,7 @@ def keep_rows(batch: Batch, rows: Tensor) -> Batch | None:
 
 
 def concat_batches(batches: Sequence[Batch]) -> Batch:
-    """Concatenates the rows of batches.
-
-    Raises:
-        ValueError: none given, or batches whose columns differ in name, kind or inner dims; names the first difference.
-    """
+    """Concatenates the rows of batches; of columns that differ in name, kind or inner dims it names the first."""
     if not batches:
         raise ValueError("concat_batches: at least one batch is needed, got none")
     first = batches[0]
@@ -116,12 +111,10 @@ def _take_ragged(columns: list[Ragged], rows: Tensor) -> Iterator[Ragged]:
 
 
 def _take_texts(values: list[bytes], rows: Tensor) -> list[bytes]:
-    if rows.dtype == torch.bool:
-        return list(compress(values, rows.tolist()))
     numbers = rows.tolist()
-    if len(numbers) < 2:
-        return [values[number] for number in numbers]
-    return list(operator.itemgetter(*numbers)(values))
+    if rows.dtype == torch.bool:
+        return list(compress(values, numbers))
+    return list(map(values.__getitem__, numbers))
 
 
 def _concat(name: str, parts: list[ColumnValues]) -> ColumnValues:
@@ -182,9 +175,5 @@ def join_rows(blocks: Sequence[Any]) -> Any:
 
 
 def _slice(batch: Batch, rows: slice) -> Batch:
-    """Returns a stretch of rows, without a copy of tensors."""
-    return Batch(
-        {name: values[rows] for name, values in batch.items()},
-        num_rows=len(range(batch.num_rows)[rows]),
-        texts=batch.texts,
-    )
+    columns = {name: values[rows] for name, values in batch.items()}
+    return Batch(columns, num_rows=len(range(batch.num_rows)[rows]), texts=batch.texts)

@@ -49,12 +49,7 @@ def are_texts(kind: pa.DataType) -> bool:
 
 
 def text_column(array: pa.Array, column: str) -> Ragged:
-    """Returns the ids of strings or of lists of strings: a row for each value of the array. A null has no id.
-
-    Args:
-        array: Texts, a dictionary of texts, or lists of these; bytes are as good.
-        column: Whose ids they are.
-    """
+    """Returns the ids of texts, a dictionary of texts, or lists of these: a row for each value. A null has no id."""
     if not _is_list(array.type):
         return ragged_of_present(_ids_of_texts(array, column), array, np.arange(len(array) + 1, dtype=np.int64))
     values, splits = _end_to_end(array)
@@ -127,7 +122,7 @@ def has_place(kind: pa.DataType) -> bool:
     depth = 0
     while _is_list(kind):
         kind, depth = kind.value_type, depth + 1
-    if are_texts(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+    if _have_texts(kind):
         return depth <= 1
     return _are_numbers(kind) or (depth == 0 and (pa.types.is_null(kind) or _are_bytes(kind)))
 
@@ -145,17 +140,9 @@ def hashes_texts(kind: pa.DataType, column_type: ColumnType) -> bool:
 
 
 def batch_column(array: pa.Array, column_type: ColumnType, place: str, *, name: str = "") -> ColumnValues:
-    """Returns the values of a column.
+    """Returns the values of a column; refuses a type that has no place in a batch, or another one than wanted.
 
-    Args:
-        array: Of Arrow.
-        column_type: What the column must hold.
-        place: File and column, for messages.
-        name: Of the column; the ids of texts depend on it.
-
-    Raises:
-        InvalidArgumentError: a type that has no place in a batch, or another one than wanted.
-        DataLossError: a missing value where a number must stand.
+    `place` is file and column, for messages. The ids of texts depend on the name of the column.
     """
     if pa.types.is_null(array.type):
         array = array.cast(pa.string())
@@ -181,13 +168,15 @@ def batch_column(array: pa.Array, column_type: ColumnType, place: str, *, name: 
 
 
 def _any(array: pa.Array, place: str, name: str) -> ColumnValues:
-    """Converts a column by its type of Arrow."""
     kind = array.type
     is_list = _is_list(kind)
     if are_texts(kind) or (is_list and _have_texts(kind.value_type)):
         return text_column(array, name)
     if array.null_count and (pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_temporal(kind)):
-        _warn_of_gaps(name, place, array.null_count)
+        if name not in _WARNED:
+            _WARNED.add(name)
+            text = "%s: %d integers are missing in a block and are read as 0. Use 'float' for NaN, or 'ids' for no id"
+            _LOG.warning(text, place, array.null_count)
         integers = array if pa.types.is_integer(kind) else _as_numbers(array, place)
         return _numbers(integers.fill_null(0), place)
     return _values(array, place)
@@ -195,16 +184,6 @@ def _any(array: pa.Array, place: str, name: str) -> ColumnValues:
 
 _WARNED: set[str] = set()
 """Columns with missing values that were warned of: one warning for all blocks and files."""
-
-
-def _warn_of_gaps(name: str, place: str, count: int) -> None:
-    if name not in _WARNED:
-        _WARNED.add(name)
-        _LOG.warning(
-            "%s: %d integers are missing in a block and are read as 0. Use 'float' for NaN, or 'ids' for no id",
-            place,
-            count,
-        )
 
 
 def _ids(array: pa.Array, column_type: ColumnType, place: str, name: str) -> Ragged:
@@ -216,7 +195,9 @@ def _ids(array: pa.Array, column_type: ColumnType, place: str, name: str) -> Rag
     if column_type is ColumnType.TEXT and not is_list and not pa.types.is_nested(inner):
         return text_column(array.cast(pa.large_string()), name)
     if pa.types.is_floating(inner) and not is_list:
-        array, inner = _whole(array)
+        with suppress(pa.ArrowInvalid):  # pandas stores integers with missing values as floats
+            array = array.cast(pa.int64())
+            inner = array.type
     if not (pa.types.is_integer(inner) or pa.types.is_boolean(inner)):
         raise InvalidArgumentError(
             f"{place}: expected {column_type.value}: texts or integers, got {kind}; ask for another type, such as"
@@ -227,13 +208,6 @@ def _ids(array: pa.Array, column_type: ColumnType, place: str, name: str) -> Rag
     whole = array.cast(pa.int64()) if pa.types.is_boolean(inner) else array
     values = _numbers(whole.fill_null(0), place).numpy()
     return ragged_of_present(values, array, np.arange(len(array) + 1, dtype=np.int64))
-
-
-def _whole(array: pa.Array) -> tuple[pa.Array, pa.DataType]:
-    """Converts floats with integral values to integers, as pandas stores integers with missing values as floats."""
-    with suppress(pa.ArrowInvalid):
-        array = array.cast(pa.int64())
-    return array, array.type
 
 
 def _values(array: pa.Array, place: str) -> ColumnValues:
@@ -250,7 +224,8 @@ def _values(array: pa.Array, place: str) -> ColumnValues:
             raise InvalidArgumentError(f"{place}: a {kind} has no place in a batch; use a list of numbers")
         return inner.view(len(array), kind.list_size, *inner.shape[1:])
     if _are_bytes(kind) or are_texts(kind):
-        return _texts(array, pa.binary() if pa.types.is_fixed_size_binary(kind) else pa.large_binary())
+        as_bytes = array.cast(pa.binary() if pa.types.is_fixed_size_binary(kind) else pa.large_binary())
+        return [b"" if value is None else value for value in as_bytes.to_pylist()]
     return _numbers(_as_numbers(array, place), place)
 
 
@@ -264,7 +239,6 @@ def _are_numbers(kind: pa.DataType) -> bool:
 
 
 def _have_texts(kind: pa.DataType) -> bool:
-    """Returns whether values have a hash as they are."""
     return are_texts(kind) or bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
@@ -283,10 +257,6 @@ def _as_numbers(array: pa.Array, place: str) -> pa.Array:
     raise InvalidArgumentError(
         f"{place}: a {kind} has no place in a batch; expected numbers, bytes, or lists of numbers"
     )
-
-
-def _texts(array: pa.Array, kind: pa.DataType) -> list[bytes]:
-    return [b"" if value is None else value for value in array.cast(kind).to_pylist()]
 
 
 def _end_to_end(lists: pa.Array) -> tuple[pa.Array, npt.NDArray[np.int64]]:

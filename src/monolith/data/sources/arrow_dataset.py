@@ -86,7 +86,6 @@ class ArrowDataset(Dataset[Batch]):
         return -(-len(self._own_rows()) // self._block_rows)
 
     def _own_rows(self) -> range:
-        """Returns the numbers of those that this worker reads."""
         index, count = self._shard
         return range(self._num_rows * index // count, self._num_rows * (index + 1) // count)
 
@@ -112,8 +111,6 @@ class _Slices:
 
 
 class _HuggingFaceRows:
-    """The rows of a dataset of Hugging Face, with its selection and order."""
-
     def __init__(self, dataset: Any) -> None:
         self._dataset = dataset.with_format("arrow")
 
@@ -210,9 +207,8 @@ def from_huggingface(
     kind = type(dataset).__name__
     if isinstance(dataset, dict):
         splits = ", ".join(map(repr, dataset))
-        raise TypeError(
-            f"from_huggingface: expected one split, got a {kind} of {splits}; choose one, as dataset['train']"
-        )
+        got = f"a {kind} of {splits}; choose one, as dataset['train']"
+        raise TypeError(f"from_huggingface: expected one split, got {got}")
     if not all(hasattr(dataset, name) for name in ("with_format", "__getitem__", "__len__")) or _is_stream(dataset):
         raise TypeError(
             f"from_huggingface: expected a datasets.Dataset, got a {kind}; a stream has no positions to resume from:"

@@ -164,9 +164,7 @@ class _CsvReader(NamedTuple):
                 pa.BufferReader(pa.py_buffer(data)),
                 read_options=pa_csv.ReadOptions(column_names=self.names, block_size=block_size),
                 parse_options=pa_csv.ParseOptions(
-                    delimiter=self.delimiter,
-                    newlines_in_values=self.newlines_in_values,
-                    invalid_row_handler=reject,
+                    delimiter=self.delimiter, newlines_in_values=self.newlines_in_values, invalid_row_handler=reject
                 ),
                 convert_options=pa_csv.ConvertOptions(
                     strings_can_be_null=True, quoted_strings_can_be_null=False, **convert
@@ -210,7 +208,6 @@ def _delimiter_of(path: str, line: str) -> str:
 
 
 def _checked_names(names: list[str], place: str) -> list[str]:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
         raise InvalidArgumentError(f"{place}: columns must have names of their own, got {', '.join(twice)} twice")
     return names

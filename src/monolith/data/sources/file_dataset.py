@@ -157,7 +157,6 @@ class _FilesReading(Reading[T], Generic[T]):
         return self._from_next_slot(lambda slot: slot.read(self._open_file))
 
     def skip(self) -> None:
-        """Steps over a block."""
         self._from_next_slot(lambda slot: slot.skip(self._open_file))
 
     def _from_next_slot(self, take: Callable[[_Slot[T]], R]) -> R:
@@ -177,7 +176,6 @@ class _FilesReading(Reading[T], Generic[T]):
             return block
 
     def close(self) -> None:
-        """Closes the files that are open."""
         slots, self._slots, self._has_more = self._slots, [], False
         for slot in slots:
             slot.close()
@@ -274,9 +272,8 @@ class RecordDataset(FileDataset["Records"]):
         try:
             start = None if place is None else RecordPosition.from_dict(place)
         except TypeError as error:
-            raise InvalidArgumentError(
-                f"file '{path}': expected offset and records to resume from, got {place!r}"
-            ) from error
+            text = f"file '{path}': expected offset and records to resume from, got {place!r}"
+            raise InvalidArgumentError(text) from error
         file = self.files.open(path)
         try:
             return _OpenRecords(file, RecordReader(file, self._framing, start=start, **self._options))

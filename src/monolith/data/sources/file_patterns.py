@@ -18,7 +18,7 @@ import fsspec
 from monolith.errors import InvalidArgumentError, NotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
 
 Paths: TypeAlias = "str | os.PathLike[str] | Iterable[str | os.PathLike[str]]"
 """Paths, globs, ranges and URLs of files; one or many."""
@@ -35,26 +35,16 @@ def find_files(pattern: str, options: Mapping[str, Any]) -> list[str]:
     # A name that exists is meant as it stands, whatever characters it has.
     if not glob.has_magic(pattern) or (is_local and Path(pattern).is_file()):
         return [pattern]
-    if not is_local:
-        system, place = fsspec.core.url_to_fs(pattern, **options)
-        entries = system.glob(place, detail=True)
-        files = [system.unstrip_protocol(name) for name, entry in entries.items() if entry["type"] != "directory"]
-    else:
-        files = [
-            name
-            for name in glob.glob(pattern, recursive=True)  # noqa: PTH207 - any pattern, absolute or not
-            if not Path(name).is_dir()
-        ]
-    return files
+    if is_local:
+        names = glob.glob(pattern, recursive=True)  # noqa: PTH207 - any pattern, absolute or not
+        return [name for name in names if not Path(name).is_dir()]
+    system, place = fsspec.core.url_to_fs(pattern, **options)
+    entries = system.glob(place, detail=True)
+    return [system.unstrip_protocol(name) for name, entry in entries.items() if entry["type"] != "directory"]
 
 
 def open_file(path: str, options: Mapping[str, Any]) -> BinaryIO:
-    """Returns a file, open to read from its start.
-
-    Raises:
-        NotFoundError: there is no such file.
-        InvalidArgumentError: it is a folder, or no file system is known by such a name.
-    """
+    """Returns a file, open to read from its start."""
     require_known_url(path)
     try:
         if "://" in path:
@@ -67,11 +57,7 @@ def open_file(path: str, options: Mapping[str, Any]) -> BinaryIO:
 
 
 def require_known_url(path: str) -> None:
-    """Refuses a URL without a file system, with an alternative in the message; paths and other URLs pass.
-
-    Raises:
-        InvalidArgumentError: there is no such file system, or it is an archive.
-    """
+    """Refuses a URL without a file system, with an alternative in the message; paths and other URLs pass."""
     protocol, mark, _ = path.partition("://")
     if not mark:
         return
@@ -147,11 +133,11 @@ def expand_ranges(pattern: str) -> list[str]:
     pieces = _RANGE.split(pattern)
     texts, ranges = pieces[::4], zip(pieces[1::4], pieces[2::4], pieces[3::4], strict=True)
     if any("{DATE" in text or "{INT" in text for text in texts):
-        raise ValueError(
-            f"pattern {pattern!r}: expected {{DATE(20240101,20240131)}} or {{INT(0,9)}}, both with two numbers"
-        )
+        forms = "{DATE(20240101,20240131)} or {INT(0,9)}"
+        raise ValueError(f"pattern {pattern!r}: expected {forms}, both with two numbers")
     choices = [_values_of(kind, first, last, pattern) for kind, first, last in ranges]
-    return ["".join(_alternate(texts, chosen)) for chosen in itertools.product(*choices)]
+    pairs = (itertools.zip_longest(texts, chosen, fillvalue="") for chosen in itertools.product(*choices))
+    return ["".join(itertools.chain.from_iterable(alternating)) for alternating in pairs]
 
 
 def _values_of(kind: str, first: str, last: str, pattern: str) -> list[str]:
@@ -164,16 +150,9 @@ def _values_of(kind: str, first: str, last: str, pattern: str) -> list[str]:
         begin, end = _time_of(first, form), _time_of(last, form) + step
         values = [time.strftime(form) for time in _times(begin, end, step)]
     if not values:
-        raise ValueError(
-            f"pattern {pattern!r}: {kind}({first},{last}) is empty; the first bound must not be the larger"
-        )
+        text = f"{kind}({first},{last}) is empty; the first bound must not be the larger"
+        raise ValueError(f"pattern {pattern!r}: {text}")
     return values
-
-
-def _alternate(texts: Sequence[str], values: Sequence[str]) -> Iterator[str]:
-    for text, value in itertools.zip_longest(texts, values, fillvalue=""):
-        yield text
-        yield value
 
 
 def _times(begin: dt.datetime, end: dt.datetime, step: dt.timedelta) -> Iterator[dt.datetime]:

@@ -255,6 +255,5 @@ class JsonParser:
             self.bad.add(f"{place}: {problem}")
             return []
         half = len(lines) // 2
-        return self._tables(reader, lines[:half], records, first) + self._tables(
-            reader, lines[half:], records, first + half
-        )
+        tables = self._tables(reader, lines[:half], records, first)
+        return tables + self._tables(reader, lines[half:], records, first + half)

@@ -61,7 +61,8 @@ class LineBlocks:
         self._rest: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
         """Read, and not yet handed out."""
         self._is_at_end = False
-        self._offset = 0
+        self.offset = 0
+        """Start of the next line."""
         self._line = 0
 
     def take_line(self) -> bytes:
@@ -73,42 +74,29 @@ class LineBlocks:
             self._fill(size)
         line = self._rest[: end or len(self._rest)].tobytes()
         self._rest = self._rest[len(line) :]
-        self._offset += len(line)
+        self.offset += len(line)
         self._line += 1
         return line
 
-    @property
-    def offset(self) -> int:
-        """Start of the next line."""
-        return self._offset
-
     def find_line(self, offset: int) -> None:
-        """Skips to the first line that begins at or after this offset, and counts lines from there.
-
-        Args:
-            offset: Not before the next line.
-        """
-        if offset > self._offset:
+        """Skips to the first line that begins at or after this offset, and counts lines from there."""
+        if offset > self.offset:
             self.go_to(offset - 1, 0)
             self.take_line()
         self._line = 0
 
     def go_to(self, offset: int, line: int) -> None:
-        """Steps over bytes until the next line is the one that begins at this offset.
-
-        Raises:
-            DataLossError: there are not as many bytes.
-        """
-        if self._end is not None and offset > self._offset + len(self._rest):  # a part is read of files with places
+        """Steps over bytes until the next line is the one that begins at this offset."""
+        if self._end is not None and offset > self.offset + len(self._rest):  # a part is read of files with places
             self._seek(offset)
-        while self._offset + len(self._rest) < offset:
-            self._offset += len(self._rest)
+        while self.offset + len(self._rest) < offset:
+            self.offset += len(self._rest)
             self._rest = np.zeros(0, np.uint8)
-            self._fill(min(_SKIP_STEP, offset - self._offset))
+            self._fill(min(_SKIP_STEP, offset - self.offset))
             if not len(self._rest):
-                raise DataLossError(f"it ends at byte {self._offset}, and was read up to byte {offset} before")
-        self._rest = self._rest[offset - self._offset :]
-        self._offset, self._line = offset, line
+                raise DataLossError(f"it ends at byte {self.offset}, and was read up to byte {offset} before")
+        self._rest = self._rest[offset - self.offset :]
+        self.offset, self._line = offset, line
 
     def next_block(self) -> LineBlock | None:
         """Returns the next lines; None at the end. The last line may lack a line end.
@@ -118,7 +106,7 @@ class LineBlocks:
         """
         size = self._block_bytes
         if self._end is not None:
-            size = min(size, max(0, self._end - self._offset) + _FIRST_LINE_BYTES)
+            size = min(size, max(0, self._end - self.offset) + _FIRST_LINE_BYTES)
         self._fill(size)
         while (end := self._last_end(size)) == 0 and not (self._is_at_end and size >= len(self._rest)):
             size *= 2
@@ -127,17 +115,17 @@ class LineBlocks:
         if not len(block):
             return None
         lines = int(np.count_nonzero(block == _NEWLINE)) + int(block[-1] != _NEWLINE)
-        line_block = LineBlock(block.data, self._line, self._offset + len(block), self._line + lines)
-        self._rest, self._offset, self._line = self._rest[len(block) :], line_block.end, line_block.end_line
+        line_block = LineBlock(block.data, self._line, self.offset + len(block), self._line + lines)
+        self._rest, self.offset, self._line = self._rest[len(block) :], line_block.end, line_block.end_line
         return line_block
 
     def _before_end(self, block: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Returns the lines of a block that begin before the end."""
-        if self._end is None or self._offset + len(block) <= self._end:
+        if self._end is None or self.offset + len(block) <= self._end:
             return block
-        if self._offset >= self._end:
+        if self.offset >= self._end:
             return block[:0]
-        last = self._end - 1 - self._offset  # the line that has this byte is the last one
+        last = self._end - 1 - self.offset  # the line that has this byte is the last one
         return block[: bytes(block).find(b"\n", last) + 1 or len(block)]
 
     def _seek(self, offset: int) -> None:
@@ -146,7 +134,7 @@ class LineBlocks:
         if size < offset:
             raise DataLossError(f"it ends at byte {size}, and was read up to byte {offset} before")
         stream.seek(offset)
-        self._rest, self._offset, self._is_at_end = np.zeros(0, np.uint8), offset, False
+        self._rest, self.offset, self._is_at_end = np.zeros(0, np.uint8), offset, False
 
     def _last_end(self, size: int) -> int:
         """Returns the end of the last complete line in the first `size` bytes; 0: there is none."""

@@ -122,9 +122,8 @@ class LineDataset(FileDataset["Batch"]):
             start = None if place is None else (int(place["offset"]), int(place["line"]))
             size_then = None if place is None or self.part == (0, 1) else int(place["size"])
         except (TypeError, KeyError, ValueError) as error:
-            raise InvalidArgumentError(
-                f"file '{path}': expected offset and line to resume from, got {place!r}"
-            ) from error
+            text = f"file '{path}': expected offset and line to resume from, got {place!r}"
+            raise InvalidArgumentError(text) from error
         file_columns = self._columns_of(path)
         file = self.files.open(path)
         try:
@@ -140,9 +139,8 @@ class LineDataset(FileDataset["Batch"]):
             parse = self.begin_file(path, blocks, file_columns)
             if part is not None:
                 blocks.find_line(part.begin)
-            rows = _LineRows(
-                path, parse, file_columns.wanted, self._bad, first_byte=0 if part is None else blocks.offset
-            )
+            first_byte = 0 if part is None else blocks.offset
+            rows = _LineRows(path, parse, file_columns.wanted, self._bad, first_byte=first_byte)
             if start is not None:
                 blocks.go_to(*start)
             return _OpenLines(file, path, blocks, rows, place, size=None if part is None else part.size)
@@ -225,13 +223,9 @@ class _OpenLines:
         self._path = path
         self._blocks = blocks
         self._rows = rows
-        self._place = place
+        self.place = place
         self._block: LineBlock | None = None
         """Read, and not yet handed out: what has raised is tried again."""
-
-    @property
-    def place(self) -> Any:
-        return self._place
 
     def __next__(self) -> Batch:
         while (block := self._next_block()) is not None:
@@ -268,7 +262,7 @@ class _OpenLines:
 
     def _step_behind(self, block: LineBlock) -> None:
         self._block = None
-        self._place = {"line": block.end_line, "offset": block.end, **self._size}
+        self.place = {"line": block.end_line, "offset": block.end, **self._size}
 
 
 class _LineRows:

@@ -100,9 +100,8 @@ class ParquetDataset(FileDataset[Batch]):
         try:
             start = None if place is None else (int(place["row_group"]), int(place["row"]))
         except (TypeError, KeyError, ValueError) as error:
-            raise InvalidArgumentError(
-                f"file '{path}': expected row_group and row to resume from, got {place!r}"
-            ) from error
+            text = f"file '{path}': expected row_group and row to resume from, got {place!r}"
+            raise InvalidArgumentError(text) from error
         # A local file is read by Arrow itself: through a file of Python, its threads would wait for each other.
         file = self.files.open(path) if "://" in path else _open_local(path)
         try:
@@ -141,8 +140,6 @@ def _place_of_row(metadata: Any, row: int) -> tuple[int, int]:
 
 
 class _ReadOptions(NamedTuple):
-    """What to read from a file; see `ParquetDataset`."""
-
     columns: dict[str, Wanted] | None
     block_rows: int
     num_labels: int | None
@@ -187,7 +184,9 @@ class _OpenParquet:
         rows = _rows_of_part(self._parquet.metadata, part)
         self._end = _place_of_row(self._parquet.metadata, rows.stop)
         self._row_group, self._row = _place_of_row(self._parquet.metadata, rows.start) if start is None else start
-        self._columns = self._checked(options.columns)
+        schema = self._parquet.schema_arrow
+        self._columns, left_out = fitting_columns(schema, options.columns, f"file '{path}'")
+        warn_of_left_out(path, left_out, schema)
         self._blocks: Iterator[Any] | None = None
 
     @property
@@ -254,11 +253,6 @@ class _OpenParquet:
             columns[name] = values
         self._row += block.num_rows
         return Batch(columns, num_rows=block.num_rows, texts=text_columns(block.schema, self._columns))
-
-    def _checked(self, columns: dict[str, Wanted] | None) -> dict[str, Wanted]:
-        fitting, left_out = fitting_columns(self._parquet.schema_arrow, columns, f"file '{self._path}'")
-        warn_of_left_out(self._path, left_out, self._parquet.schema_arrow)
-        return fitting
 
 
 def _open_local(path: str) -> Any:

@@ -52,11 +52,7 @@ def is_reserved(name: str) -> bool:
 
 
 def reserved_column(name: str, array: pa.Array, num_labels: int, place: str) -> tuple[str, ColumnValues]:
-    """Returns the name and values of the field.
-
-    Raises:
-        InvalidArgumentError: values that are not of the field's kind.
-    """
+    """Returns the name and values of the field."""
     if name == LABEL_FEATURE:
         return "label", label_column(array, num_labels, place)
     field = LINE_ID_COLUMNS[name]
@@ -102,16 +98,12 @@ Columns: TypeAlias = "Iterable[str | Column] | Mapping[str, ColumnType | Column 
 """Columns as specified by users: names, columns, or names with what each must hold."""
 
 _LOG = logging.getLogger(__name__)
-_TENSORS = (DenseColumn, Floats, Ints, Label, NestedIds, Weight)
+_REALS = (Floats, Label, Weight)
+_TENSORS = (DenseColumn, Ints, NestedIds, *_REALS)
 
 
 def wanted_columns(columns: Columns | None) -> dict[str, Wanted] | None:
-    """Returns name -> what is wanted; None: all columns.
-
-    Raises:
-        ValueError: an unknown type, a duplicate name, or a name that is not the column's.
-        TypeError: a string instead of a list of strings.
-    """
+    """Returns name -> what is wanted; None: all columns."""
     if columns is None:
         return None
     if isinstance(columns, str):
@@ -139,11 +131,7 @@ def _name_of(column: object) -> str:
 def fitting_columns(
     schema: pa.Schema, columns: dict[str, Wanted] | None, place: str
 ) -> tuple[dict[str, Wanted], list[str]]:
-    """Returns what is read of a table, and the columns that are skipped because a batch cannot hold their type.
-
-    Raises:
-        InvalidArgumentError: a requested column is missing.
-    """
+    """Returns what is read of a table, and the columns that are skipped because a batch cannot hold their type."""
     if columns is None:
         fitting = {field.name: cast("Wanted", ColumnType.ANY) for field in schema if has_place(field.type)}
         return fitting, [field.name for field in schema if not has_place(field.type)]
@@ -317,7 +305,5 @@ def type_to_read(column: Wanted, inferred: pa.DataType) -> pa.DataType:
     as_found = column is ColumnType.ANY or isinstance(column, NestedIds | LineIdField)
     if as_found or pa.types.is_boolean(inferred) or pa.types.is_temporal(inferred) or inferred == pa.uint64():
         return inferred
-    is_real = isinstance(column, Floats | Label | Weight) or (
-        isinstance(column, DenseColumn) and column.dtype == "float32"
-    )
+    is_real = column.dtype == "float32" if isinstance(column, DenseColumn) else isinstance(column, _REALS)
     return pa.float32() if is_real or column is ColumnType.FLOAT else pa.int64()
