@@ -16,21 +16,24 @@ every session.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+
+from torch import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from concurrent.futures import Future
     from threading import RLock
 
-    from torch import Tensor
-
     from monolith.checkpoint import TrainState
 
-__all__ = ["Call", "Calls", "Hook", "HookedSession", "LastStep", "NamedLists", "StepContext", "stop_together"]
+_log = logging.getLogger(__name__)
+
+__all__ = ["Call", "Calls", "Collections", "Hook", "HookedSession", "LastStep", "StepContext", "stop_together"]
 
 Call: TypeAlias = Callable[[], Any]
 """A call to run alongside a step."""
@@ -60,20 +63,57 @@ class LastStep(Protocol):
         """Number of examples of the batch; 0 where the batch does not specify it."""
 
 
-class NamedLists(Protocol):
-    """Named lists through which parts of a model share values; `monolith.train.Collections` is one.
+class Collections:
+    """Named lists by which parts of a model share values: losses, summaries, metrics. For the thread that steps.
 
-    Values added during a step stay until the next step begins; values added before the first step stay.
+    A model is called for every batch, so its values belong to that step and are cleared when the next one starts.
+    Values that were added before the first step, by `Task.build` or by a hook's `after_create_session`, stay.
+
+    >>> collections = Collections()
+    >>> collections.add(["losses", "all"], 0.0)
+    >>> collections.add("losses", [])
+    >>> collections.get("losses"), collections.get("nothing")
+    ([0.0], None)
+    >>> for step in (1, 2):
+    ...     collections.begin_step()
+    ...     collections.add("losses", step)
+    >>> collections.get("losses")
+    [0.0, 2]
     """
 
+    def __init__(self) -> None:
+        self._lasting: dict[str, list[Any]] = {}
+        self._of_step: dict[str, list[Any]] | None = None
+        """None before the first step."""
+
+    def begin_step(self) -> None:
+        """Clears the values of the previous step."""
+        self._of_step = {}
+
+    def end_step(self) -> None:
+        """Lets go of the graphs of what this step has left; the values stay until the next one begins."""
+        for values in (self._of_step or {}).values():
+            values[:] = [value.detach() if isinstance(value, Tensor) else value for value in values]
+
     def add(self, names: str | Sequence[str], value: Any) -> None:
-        """Appends `value` to one or several lists."""
+        """Appends `value` to one or several lists; numbers and texts always, anything else unless it is empty."""
+        if not _is_worth_keeping(value):
+            _log.info("value is %s, skip", value)
+            return
+        lists = self._lasting if self._of_step is None else self._of_step
+        for name in [names] if isinstance(names, str) else dict.fromkeys(names):
+            lists.setdefault(name, []).append(value)
 
     def get(self, name: str) -> list[Any] | None:
-        """Returns the list of this name; None where nothing was added."""
+        """Returns the list of this name; None if nothing was added."""
+        values = [*self._lasting.get(name, ()), *(self._of_step or {}).get(name, ())]
+        return values or None
 
     def clear(self, name: str) -> None:
         """Empties the list of this name."""
+        self._lasting.pop(name, None)
+        if self._of_step is not None:
+            self._of_step.pop(name, None)
 
 
 class HookedSession(Protocol):
@@ -100,7 +140,7 @@ class HookedSession(Protocol):
         """
 
     @property
-    def collections(self) -> NamedLists:
+    def collections(self) -> Collections:
         """Named lists of the model's parts."""
 
     @property
@@ -279,3 +319,9 @@ def _each(calls: Any, action: Callable[[Any], Any]) -> Any:
     if isinstance(calls, Sequence):
         return [action(call) for call in calls]
     return action(calls)
+
+
+def _is_worth_keeping(value: Any) -> bool:
+    if isinstance(value, bool | int | float | str | Tensor):
+        return True
+    return bool(value)

@@ -18,9 +18,9 @@ from monolith.tables.row_optimizers import Adagrad
 from monolith.tensors import Ragged
 from monolith.testing import ExampleTask
 from monolith.train import CpuTrainingConfig, DeviceConfig, PipelineConfig, Session, Spec, Trainer, TrainerConfig
+from monolith.train._model_step import StepResult
 from monolith.train.compat.derive_config import trainer_config_of
 from monolith.train.device_placement import DevicePlacement, StagedFeatures, device_of_rank, placement_of
-from monolith.train.task import StepResult
 
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 META, HERE = torch.device("meta"), torch.device("cpu")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from monolith.train import SavingConfig
-from monolith.train.task import StepResult
+from monolith.train._model_step import StepResult
 from system.attack.counted_run import found_wrong, make_task, train
 
 NUM_STEPS = 4

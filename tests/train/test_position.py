@@ -10,7 +10,8 @@ import pytest
 from monolith.checkpoint import Saver
 from monolith.testing import ExampleTask, NumberedBatches
 from monolith.train import Session, SessionState, Spec
-from monolith.train.task import Mode, StepResult
+from monolith.train._model_step import StepResult
+from monolith.train.task import Mode
 
 
 class InterruptedTask(ExampleTask):

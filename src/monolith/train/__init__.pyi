@@ -1,8 +1,11 @@
 from monolith.errors import OpError
+from monolith.hook import Collections as Collections
 from monolith.hooks import REQUEST_TIME as REQUEST_TIME
 from monolith.hooks import get_current_session as get_current_session
 
 from ._dense_step import DenseConfig as DenseConfig
+from ._model_step import StepResult as StepResult
+from ._model_step import num_examples_of as num_examples_of
 from ._preemption import enable_monkey_patch as enable_monkey_patch
 from ._preemption import preemption_errors as preemption_errors
 from ._run_hooks import StopAtStep as StopAtStep
@@ -10,9 +13,6 @@ from ._session_parts import SessionConfig as SessionConfig
 from ._session_parts import SessionState as SessionState
 from ._table_pipeline import PipelineConfig as PipelineConfig
 from .async_function import AsyncFunctionMgr as AsyncFunctionMgr
-from .collections import Collections as Collections
-from .collections import add_to_collections as add_to_collections
-from .collections import get_collection as get_collection
 from .compat.derive_config import trainer_config_of as trainer_config_of
 from .compat.flat_config import Origin as Origin
 from .compat.options import CpuTrainingConfig as CpuTrainingConfig
@@ -70,15 +70,15 @@ from .roles.ps_benchmark import BenchmarkConfig as BenchmarkConfig
 from .roles.ps_benchmark import PsBenchMarkTask as PsBenchMarkTask
 from .roles.sync_runner import distributed_sync_train as distributed_sync_train
 from .session import Session as Session
+from .session import add_to_collections as add_to_collections
+from .session import get_collection as get_collection
 from .strategies.ranks import Ranks as Ranks
 from .strategies.servers import ParameterServers as ParameterServers
 from .strategies.single import SingleProcess as SingleProcess
 from .strategies.strategy import Strategy as Strategy
 from .task import Mode as Mode
 from .task import Spec as Spec
-from .task import StepResult as StepResult
 from .task import Task as Task
-from .task import num_examples_of as num_examples_of
 from .task_wrappers import EofAwareTask as EofAwareTask
 from .task_wrappers import TaskWrapper as TaskWrapper
 from .trainer import Trainer as Trainer

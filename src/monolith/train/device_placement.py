@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from monolith.data.prefetch import StagedTensors
-    from monolith.train.task import StepResult
+    from monolith.train._model_step import StepResult
 
 
 @config

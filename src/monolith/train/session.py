@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from monolith.config import keywords_of
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
-from monolith.hook import HookCalls
-from monolith.hooks import REQUEST_TIME, close_session, open_session
+from monolith.hook import Collections, HookCalls
+from monolith.hooks import REQUEST_TIME, close_session, get_current_session, open_session
 from monolith.optim import global_step_from
 from monolith.train._dense_step import DenseConfig
 from monolith.train._model_step import ModelStep
 from monolith.train._session_parts import SessionConfig, SessionState, build_parts, embeddings_of
 from monolith.train._table_pipeline import PipelineConfig
-from monolith.train.collections import Collections
 from monolith.train.compat.refusal import require_effective_parameters
 from monolith.train.context import TaskContext
 from monolith.train.input.feed import BatchContexts, BatchFeed
@@ -27,12 +26,13 @@ from monolith.train.strategies.strategy import Strategy
 from monolith.train.task import Task
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import TracebackType
 
     from monolith.hook import Call
     from monolith.nn import BatchContext
-    from monolith.train.task import Mode, StepResult
+    from monolith.train._model_step import StepResult
+    from monolith.train.task import Mode
 
 _log = logging.getLogger(__name__)
 
@@ -343,3 +343,31 @@ def _strategy_of(options: SessionConfig) -> Strategy:
         stacklevel=4,
     )
     return SingleProcess(options.servers)
+
+
+def add_to_collections(names: str | Sequence[str], value: Any) -> None:
+    """Adds a value by `Collections.add` of the current session.
+
+    Raises:
+        FailedPreconditionError: no session is open.
+    """
+    _current().add(names, value)
+
+
+def get_collection(name: str) -> list[Any] | None:
+    """Returns `Collections.get` of the current session.
+
+    Raises:
+        FailedPreconditionError: no session is open.
+    """
+    return _current().get(name)
+
+
+def _current() -> Collections:
+    session = get_current_session()
+    if session is None:
+        raise FailedPreconditionError(
+            "collections: no session is open; call this inside `with Session(...)`, or use its collections"
+        )
+    collections: Collections = session.collections
+    return collections

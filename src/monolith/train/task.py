@@ -1,11 +1,7 @@
-"""`Task`: what is trained, described once, and the results of its steps.
-
-Everything else, from one process to a cluster, runs a task.
-"""
+"""`Task`: what is trained, described once. Everything else, from one process to a cluster, runs it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -14,13 +10,12 @@ from torch import Tensor, nn
 
 from monolith.errors import FailedPreconditionError
 from monolith.nn.embeddings import weights_of
-from monolith.tensors import Ragged
 from monolith.train.compat.task_parameters import define_parameters
 from monolith.train.context import TaskContext
 from monolith.train.parameters.instantiable_params import InstantiableParams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from monolith.data import Dataset
     from monolith.hook import Hook
@@ -178,49 +173,3 @@ class Task:
     def instantiate(self) -> Task:
         """Returns itself, so that a task can be passed where parameters are expected."""
         return self
-
-
-@dataclass(slots=True, eq=False)  # not frozen: one is made for each step, and that takes four times as long
-class StepResult:
-    """The step that ran last. Nothing in it is differentiable any more."""
-
-    loss: Tensor | None
-    """A scalar; None where the task computed none."""
-    predictions: Any
-    """Predictions as returned by the task: a tensor, or several by name."""
-    label: Any
-    """Labels as returned by the task."""
-    num_examples: int
-    """Examples of the batch; 0 if unknown."""
-
-    @classmethod
-    def of(cls, spec: Spec, features: Any) -> StepResult:
-        """Makes the result of what a task returned for a batch."""
-        loss = None if spec.loss is None else spec.loss.detach()
-        return cls(loss, _detached(spec.predictions), _detached(spec.label), num_examples_of(features))
-
-
-def num_examples_of(features: Any) -> int:
-    """Returns the number of rows of a batch: its own count, else the length of its first column."""
-    if isinstance(features, Tensor):
-        return features.shape[0] if features.ndim else 1
-    if type(features) is dict and features:  # the usual batch, without what an abstract class costs
-        return num_examples_of(next(iter(features.values())))
-    rows = getattr(features, "num_rows", None)
-    if isinstance(rows, int):
-        return rows
-    if isinstance(features, Mapping):
-        return next((num_examples_of(value) for value in features.values()), 0)
-    if isinstance(features, list | tuple):
-        return num_examples_of(features[0]) if features and isinstance(features[0], Tensor | Ragged) else len(features)
-    return 0
-
-
-def _detached(values: Any) -> Any:
-    if isinstance(values, Tensor):
-        return values.detach() if values.requires_grad else values
-    if isinstance(values, Mapping):
-        return {name: _detached(value) for name, value in values.items()}
-    if isinstance(values, list | tuple):
-        return [_detached(value) for value in values]
-    return values
