@@ -17,8 +17,7 @@ from monolith.data import Batch
 from monolith.errors import InvalidArgumentError
 from monolith.tensors import Ragged
 from monolith.validation import CopyOutcome, HashedIds, Scores, SyncRule, ValidationOutcome, Window, write_page
-from monolith.validation.outcome import WindowedScores, table_of
-from monolith.validation.page import page_of
+from monolith.validation.outcome import WindowedScores, page_of, table_of
 
 HOUR, DAY = 3600, 86_400
 BEGIN = 1_700_000_000

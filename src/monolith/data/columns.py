@@ -29,7 +29,7 @@ class Column(Config):
 
     def core_columns(self) -> tuple[str, int, int, int]:
         """Returns name, kind, width and slot, in the form of the core."""
-        return (self.name, self.kind, 1, -1)
+        return (self.name, self.kind, getattr(self, "width", 1), -1)
 
 
 @config
@@ -130,10 +130,6 @@ class Label(Column):
     def __post_init__(self) -> None:
         Column.__post_init__(self)
         require_at_least(self, 1, "width")
-
-    def core_columns(self) -> tuple[str, int, int, int]:
-        """Returns name, kind, width and slot, in the form of the core."""
-        return (self.name, self.kind, self.width, -1)
 
 
 @config

@@ -79,10 +79,8 @@ class SavedPosition:
 
     def require_share(self, name: str, own: tuple[int, int]) -> Self:
         """Checks that the position is of the same share (index, count); one that has no such field is of all."""
-        saved = self._fields.get(name, [0, 1])
-        if saved != list(own):
-            raise self._wrong(f"it was saved with {name} {saved!r}, this dataset has {list(own)!r}")
-        return self
+        self._fields.setdefault(name, [0, 1])
+        return self.require_same(**{name: list(own)})
 
     def number(self, name: str) -> int:
         """Returns a non-negative integer."""

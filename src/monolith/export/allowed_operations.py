@@ -109,9 +109,8 @@ def allow_operations(*names: str) -> None:
     """
     for name in names:
         if _NAME.fullmatch(name) is None:
-            raise InvalidArgumentError(
-                f"allow_operations: expected names like 'aten.NAME' or 'prims.NAME', got {name!r}"
-            )
+            expected = "names like 'aten.NAME' or 'prims.NAME'"
+            raise InvalidArgumentError(f"allow_operations: expected {expected}, got {name!r}")
     _by_user.update(names)
 
 

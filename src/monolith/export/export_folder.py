@@ -178,8 +178,7 @@ def find_export(path: str) -> ExportFolder:
     if folder.is_whole:
         return folder
     for place in (path, join(path, ENTRY)):
-        versions = versions_in(place)
-        if versions:
+        if versions := versions_in(place):
             return ExportFolder(join(place, str(versions[-1])))
     raise NotFoundError(f"'{path}': neither an export (no {MANIFEST}) nor a folder with versions of one")
 

@@ -150,11 +150,9 @@ class TracedModel:
 
     def dense_columns(self) -> list[DenseSpec]:
         """Returns the columns of numbers that the graph reads."""
-        names = dict.fromkeys(
-            place.name for place in self.graph.inputs if place.kind in {"column", "values", "row_splits"}
-        )
+        read = (place.name for place in self.graph.inputs if place.kind in {"column", "values", "row_splits"})
         specs = []
-        for name in names:
+        for name in dict.fromkeys(read):
             values = self.example[name]
             dtype = str(values.dtype).removeprefix("torch.")
             width = None if isinstance(values, Ragged) else math.prod(values.shape[1:])
@@ -183,10 +181,6 @@ def trace(
     """Traces a model, in evaluation mode on the CPU, on a batch.
 
     `graphs` has the last graph of each signature, which is reused if the model does the same; None: no reuse.
-
-    Raises:
-        InvalidArgumentError: the model cannot be exported; the message names the line.
-        FailedPreconditionError: this version of torch cannot export it.
     """
     if torch.__version__.startswith("2.4."):
         raise FailedPreconditionError(
@@ -221,11 +215,7 @@ def trace(
 
 
 def named_predictions(predictions: object, *, subject: str) -> dict[str, Tensor]:
-    """Returns predictions by name, in the order of the names.
-
-    Raises:
-        InvalidArgumentError: there are none, or one is not a tensor.
-    """
+    """Returns predictions by name, in the order of the names; each must be a tensor."""
     if predictions is None:
         raise InvalidArgumentError(
             f"{subject}: model_fn gives no predictions in mode 'predict'; return Spec(predictions=...)"
@@ -336,9 +326,8 @@ def _require_allowed(graph: Graph, model_fn: Callable[..., object], *, subject: 
     """Rejects an operation that servers reject, with the line that calls it."""
     for node in graph.nodes:
         target = node.target
-        if node.op == "call_function" and isinstance(target, OpOverload):
-            if is_allowed_operation(f"torch.ops.{target}"):
-                continue
+        is_operation = node.op == "call_function" and isinstance(target, OpOverload)
+        if is_operation and not is_allowed_operation(f"torch.ops.{target}"):
             name = str(target).rpartition(".")[0]
             reason = UnimplementedError(
                 f"operation {name} is not in the list of operations that an export may have; if you trust it, call"

@@ -46,7 +46,11 @@ def require_plain_graph(module: Any, *, origin: str) -> None:
             _require_operation(node["target"], origin)
             node["metadata"] = {}
         _walk(module, origin, depth=0)
-        _require_names(graph, origin)
+        for name in (name for values in _VALUES for name in graph.get(values) or ()):
+            if not _is_name(name):
+                raise DataLossError(f"{origin}: {name!r:.80} is no name of a value")
+        if graph.get("custom_obj_values"):
+            raise DataLossError(f"{origin}: it has objects of classes, an export has none")
         _require_defined_once(graph, origin)
     except (KeyError, TypeError, AttributeError) as error:
         raise DataLossError(f"{origin}: not the graph of a model: {error!r}") from error
@@ -90,15 +94,6 @@ def _require_entry(key: str, value: Any, origin: str) -> None:
         raise DataLossError(f"{origin}: a tensor of layout {value!r:.80}, expected a plain one")
 
 
-def _require_names(graph: Any, origin: str) -> None:
-    for values in _VALUES:
-        for name in graph.get(values) or ():
-            if not _is_name(name):
-                raise DataLossError(f"{origin}: {name!r:.80} is no name of a value")
-    if graph.get("custom_obj_values"):
-        raise DataLossError(f"{origin}: it has objects of classes, an export has none")
-
-
 def _require_defined_once(graph: Any, origin: str) -> None:
     """Checks that every value is defined by one input or one operation, before it is used."""
     defined: set[str] = set()
@@ -120,7 +115,6 @@ def _require_defined_once(graph: Any, origin: str) -> None:
 
 
 def _require_own_names(graph: Any, defined: set[str], origin: str) -> None:
-    """Checks that an operation with several results has a unique name."""
     taken: set[str] = set()
     for node in graph["nodes"]:
         name, own = node.get("name"), set(_names_in(node["outputs"]))
@@ -157,9 +151,6 @@ def _is_size(value: Any) -> bool:
     if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_SIZE:
         return False
     place = 0
-    while place < len(value):
-        match = _SIZE_TOKEN.match(value, place)
-        if match is None:
-            return False
+    while match := _SIZE_TOKEN.match(value, place):
         place = match.end()
-    return True
+    return place == len(value)

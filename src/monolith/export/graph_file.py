@@ -84,12 +84,9 @@ def call_directly(graph: Graph) -> None:
 
 
 def join_rows(graph: Graph, rows: Mapping[str, str]) -> dict[str, JoinedRows]:
-    """Joins features that a graph concatenates to one input.
+    """Joins features that a graph concatenates to one input; returns the components of each new input by its name.
 
     `rows` has the feature of each input; inputs that become unused are removed.
-
-    Returns:
-        Name of each new input -> its components.
     """
     joined: dict[str, JoinedRows] = {}
     placeholders: dict[JoinedRows, Node] = {}
@@ -169,12 +166,8 @@ def _cut(node: Node, rows: Mapping[str, str]) -> FeatureSlice | None:
         return None
     source, dim, start, end, step = _arguments(node, _SLICE)
     whole = _cut(source, rows) if getattr(source, "op", "") == "placeholder" else None
-    if (
-        whole is None
-        or dim not in {1, -1}
-        or step != 1
-        or not all(isinstance(bound, int | None) for bound in (start, end))
-    ):
+    is_fixed = all(isinstance(bound, int | None) for bound in (start, end))
+    if whole is None or dim not in {1, -1} or step != 1 or not is_fixed:
         return None
     begin, behind, _ = slice(start, end).indices(whole.end)
     return FeatureSlice(whole.feature, begin, behind) if begin < behind else None
@@ -276,11 +269,6 @@ def graph_from_bytes(text: bytes, *, origin: str, joins_rows: bool = False) -> L
 
     With `joins_rows`, features that the graph concatenates become one input, of kind ``joined``, for callers that can
     produce it directly.
-
-    Raises:
-        DataLossError: the text is not a valid graph.
-        UnimplementedError: the graph has an operation that is not allowed.
-        FailedPreconditionError: this version of torch cannot read it.
     """
     document = _document(text, origin)
     require_plain_graph(document["graph_module"], origin=origin)
@@ -300,17 +288,13 @@ def graph_from_bytes(text: bytes, *, origin: str, joins_rows: bool = False) -> L
         deserialized.recompile()
     except (TypeError, ValueError, AttributeError, LookupError, RuntimeError) as error:
         raise DataLossError(f"{origin}: an operation has arguments that it does not take: {error!r:.200}") from error
-    taken = tuple(
-        named.get(node.name) or GraphInput("joined", JOINED + node.name)
-        for node in graph.nodes
-        if node.op == "placeholder"
-    )
+    placeholders = (node.name for node in graph.nodes if node.op == "placeholder")
+    taken = tuple(named.get(place) or GraphInput("joined", JOINED + place) for place in placeholders)
     parts = {JOINED + place: joined_rows for place, joined_rows in joined.items()}
     return LoadedGraph(deserialized, taken, tuple(document["outputs"]), parts)
 
 
 def _deserialized(document: Mapping[str, Any], origin: str) -> GraphModule:
-    """Deserializes a checked graph with torch."""
     plain = {
         "graph": document["graph_module"]["graph"],
         "signature": {"input_specs": [], "output_specs": []},

@@ -154,17 +154,13 @@ def _measured(module: GraphModule, tensors: list[Tensor], limit: int | None, ori
     except OpError:
         raise
     except Exception as error:
-        raise DataLossError(
-            f"{origin} its sizes cannot be computed: {type(error).__name__}: {str(error)[:200]}"
-        ) from error
+        reason = f"{type(error).__name__}: {str(error)[:200]}"
+        raise DataLossError(f"{origin} its sizes cannot be computed: {reason}") from error
     return runner.sizes
 
 
 def _require_even(counts: Sequence[int], seen: Sequence[Mapping[str, tuple[int, ...]]], origin: str) -> None:
-    """Checks that every size is a constant plus a constant for each example.
-
-    Other sizes could be small for the tried numbers, and huge for others.
-    """
+    # Other sizes could be small for the tried numbers, and huge for others.
     for name, first in seen[0].items():
         shapes = [value.get(name, ()) for value in seen]
         is_even = all(len(value) == len(first) for value in shapes) and all(
@@ -192,7 +188,6 @@ class _Runner(Interpreter):
         self.sizes: dict[str, tuple[int, ...]] = {}
 
     def run_node(self, n: Node) -> Any:
-        """Runs one operation."""
         if n.op != "call_function":
             return super().run_node(n)
         if any(isinstance(self.env.get(source), _Unknown) for source in n.all_input_nodes):
@@ -265,9 +260,8 @@ def _require_channels(args: Sequence[Any], origin: str) -> None:
     """Checks the sizes of batch norm statistics: kernels read one number per channel without a bounds check."""
     values, *others = (argument for argument in args if isinstance(argument, Tensor))
     if values.ndim < 2 or any(argument.shape != (values.shape[1],) for argument in others):
-        raise DataLossError(
-            f"{origin} a batch norm of {list(values.shape)} has {[list(argument.shape) for argument in others]}"
-        )
+        got = [list(argument.shape) for argument in others]
+        raise DataLossError(f"{origin} a batch norm of {list(values.shape)} has {got}")
 
 
 def _storage(tensor: Tensor) -> int:

@@ -167,18 +167,15 @@ def _feature(document: dict[str, Any]) -> FeatureSpec:
     is_known = feature.pooling in POOLINGS and feature.id_layout in _ID_LAYOUTS
     texts = (feature.name, feature.store, feature.table, feature.source)
     counts = (*feature.dims, feature.max_sequence_length)
-    if (
-        not all(isinstance(text, str) for text in texts)
-        or not all(_is_int(count) and 0 <= count < _LARGEST for count in counts)
-        or not all(_is_int(each, or_none=True) for each in (feature.number, feature.wide_index, feature.padding_id))
-        or not (feature.number is None or 0 <= feature.number < MAX_SLOT_NUMBER)
-        or not (feature.wide_index is None or 0 <= feature.wide_index < MAX_WIDE_SLOTS)
-    ):
+    are_typed = (
+        all(isinstance(text, str) for text in texts)
+        and all(_is_int(count) and 0 <= count < _LARGEST for count in counts)
+        and all(_is_int(each, or_none=True) for each in (feature.number, feature.wide_index, feature.padding_id))
+        and (feature.number is None or 0 <= feature.number < MAX_SLOT_NUMBER)
+        and (feature.wide_index is None or 0 <= feature.wide_index < MAX_WIDE_SLOTS)
+    )
+    if not are_typed or not is_known or min(feature.dims, default=0) < 1:
         raise TypeError(f"feature {document}")
-    if (
-        not is_known
-        or min(feature.dims, default=0) < 1
-        or (feature.pooling == "firstn") != (feature.max_sequence_length > 0)
-    ):
+    if (feature.pooling == "firstn") != (feature.max_sequence_length > 0):
         raise TypeError(f"feature {document}")
     return feature

@@ -119,11 +119,9 @@ class OpenedExport:
                 f"{self._origin}: it is of kind {self.manifest.kind!r} and has no rows; load them from its"
                 " shards (ps_<i>) or from an earlier version, see docs/formats/export.md"
             )
-        unknown = [name for name in stores if name not in self.manifest.stores]
-        if unknown:
-            raise NotFoundError(
-                f"{self._origin}: there is no store {unknown[0]!r}, it has {list(self.manifest.stores)}"
-            )
+        if unknown := [name for name in stores if name not in self.manifest.stores]:
+            there = list(self.manifest.stores)
+            raise NotFoundError(f"{self._origin}: there is no store {unknown[0]!r}, it has {there}")
         folders = self._rows_folders(rows, stores)
         return sum(
             sum(restore(store, folder, buckets=buckets).rows.values())
@@ -145,10 +143,8 @@ class OpenedExport:
         known: dict[str, Mapping[str, Tensor]] = {"weight": weights, "constant": constants}
         try:
             known["joined"] = {name: _joined(parts, example.graph_inputs) for name, parts in graph.joined.items()}
-            arguments = [
-                known[kind][name] if kind in known else example.graph_inputs[f"{kind}:{name}"]
-                for kind, name in graph.inputs
-            ]
+            given = example.graph_inputs
+            arguments = [known[kind][name] if kind in known else given[f"{kind}:{name}"] for kind, name in graph.inputs]
             with torch.inference_mode():
                 outputs = dict(zip(graph.outputs, graph.call(*arguments), strict=True))
             same = outputs.keys() == example.outputs.keys() and all(
@@ -196,8 +192,7 @@ class OpenedExport:
             for name, spec in self.signatures[signature].inputs.items()
         }
         known = {"weight": weights, "constant": constants}
-        missing = [name for kind, name in graph.inputs if kind in known and name not in known[kind]]
-        if missing:
+        if missing := [name for kind, name in graph.inputs if kind in known and name not in known[kind]]:
             raise DataLossError(f"{origin}: there is no weight or constant {missing[0]!r:.80}; export again")
         return [
             known[place.kind][place.name]

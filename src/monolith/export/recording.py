@@ -83,10 +83,8 @@ class LookupRecorder:
     def _answer(
         self, module: Embeddings, asked: Mapping[str, Any], batch: WatchedBatch, outputs: Mapping[str, Tensor]
     ) -> EmbeddingOutputs:
-        found = {
-            slot: outputs[self._found[id(module), slot, column]]
-            for slot, column in _columns_of(module, asked, batch).items()
-        }
+        columns = _columns_of(module, asked, batch)
+        found = {slot: outputs[self._found[id(module), slot, column]] for slot, column in columns.items()}
         return EmbeddingOutputs(found, torch.cat([each.flatten(1) for each in found.values()], dim=1))
 
     def _new_name(self, module: Embeddings, slot: str, column: str) -> str:
@@ -153,10 +151,8 @@ def log_calls(
 ) -> CallLog | None:
     """Calls a function, and logs its torch operations. The state of the CPU random generator is restored.
 
-    The values of `weights` may differ in another call.
-
-    Returns:
-        The log; None if it is not conclusive, because the function reads values of tensors, or raises.
+    The values of `weights` may differ in another call. None: the log is not conclusive, because the function reads
+    values of tensors, or raises.
     """
     recorder = _Recorder()
     given = [recorder.know(name, tensor) for name, tensor in (*inputs.items(), *weights.items())]
@@ -204,8 +200,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        call = (str(func), self.described(args), self.described(kwargs or {}))
-        self.calls.append(call)
+        self.calls.append((str(func), self.described(args), self.described(kwargs or {})))
         found = func(*args, **(kwargs or {}))
         for place, each in enumerate(tree_leaves(found)):
             if isinstance(each, Tensor):

@@ -92,21 +92,10 @@ def copy_for_serving(
     least_files: int = 1,
     on_rows: Callable[[int], None] | None = None,
 ) -> SnapshotManifest:
-    """Writes the rows of a snapshot in the form of serving tables.
+    """Writes the rows of a snapshot in the form of serving tables; after an error the target is unchanged.
 
-    Args:
-        sources: Folders of the snapshot: one, or those of its parts, which divide the buckets.
-        target: A folder, local or any fsspec path; created when missing.
-        tables: Serving tables for the rows.
-        least_files: Minimum number of bucket files.
-        on_rows: Called with the number of rows written since the last call.
-
-    Returns:
-        Manifest of the target.
-
-    Raises:
-        NotFoundError, DataLossError: a source is missing or damaged; the target is unchanged.
-        FailedPreconditionError: the rows do not fit the tables.
+    `sources` are the folders of the snapshot: one, or those of its parts, which divide the buckets. `on_rows` is called
+    with the number of rows written since the last call.
     """
     found = {source: _manifest_of(source) for source in sources}
     schema = LocalStore(tables).schema
@@ -162,11 +151,9 @@ def _num_files(found: Sequence[SnapshotManifest], schema: Schema) -> int:
 
 
 def _loaded(tables: Mapping[str, TableConfig], sources: Mapping[str, SnapshotManifest], buckets: range) -> LocalStore:
-    """Returns a store with the rows of some buckets."""
     store = LocalStore(tables)
     for source, manifest in sources.items():
-        shared = shared_buckets(manifest.buckets, buckets)
-        if shared:
+        if shared := shared_buckets(manifest.buckets, buckets):
             restore(store, source, buckets=shared)
     return store
 

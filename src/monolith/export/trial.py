@@ -104,12 +104,7 @@ def _feed(child: subprocess.Popen[bytes], request: bytes, is_stopped: Callable[[
 
 
 def require_success(code: int, text: bytes, complaints: bytes, subject: str) -> None:
-    """Raises the error in the verdict of a child, if any; `code` is its exit status, as `subprocess` reports it.
-
-    Raises:
-        DataLossError: the child ended without a verdict.
-        FailedPreconditionError, UnimplementedError: the child rejected the export.
-    """
+    """Raises the error in the verdict of a child, if any; `code` is its exit status, as `subprocess` reports it."""
     try:
         verdict: Any = json.loads(text)
         refused = verdict["refused"]

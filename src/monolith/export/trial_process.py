@@ -50,7 +50,6 @@ def main() -> None:
 
 
 def _limit(memory_bytes: int) -> None:
-    """Limits memory and CPU time from here on."""
     mapped = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (mapped + memory_bytes, mapped + memory_bytes))
     used = int(time.process_time()) + _CPU_SECONDS

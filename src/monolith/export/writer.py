@@ -133,8 +133,7 @@ def _signatures(source: ExportSource, columns: Mapping[str, Any]) -> dict[str, l
         _require_name(name)
         if not reads:
             raise InvalidArgumentError(f"signature {name!r}: it reads no column; name those that its requests have")
-        missing = [column for column in reads if column not in columns]
-        if missing:
+        if missing := [column for column in reads if column not in columns]:
             raise InvalidArgumentError(
                 f"signature {name!r}: column {missing[0]!r} is not in the example, which has {', '.join(columns)}"
             )
@@ -147,7 +146,6 @@ def _require_name(name: str) -> None:
 
 
 def _all_traced(source: ExportSource, columns: Mapping[str, Tensor | Ragged]) -> dict[str, TracedModel]:
-    """Returns signature -> its graph."""
     traced = {}
     for name, reads in sorted(_signatures(source, columns).items()):
         read = {column: columns[column] for column in reads}
@@ -184,9 +182,8 @@ def _write_model(folder: ExportFolder, traced: Mapping[str, TracedModel]) -> dic
         constants |= {f"{signature}/{name}": tensor for name, tensor in model.graph.constants.items()}
         example |= {f"{signature}/{key}": tensor for key, tensor in model.example_tensors().items()}
     for name, tensors in ((WEIGHTS, weights), (CONSTANTS, constants), (EXAMPLE, example)):
-        files[name] = folder.write(
-            name, tensors_to_bytes({key: tensor.contiguous() for key, tensor in tensors.items()})
-        )
+        whole = {key: tensor.contiguous() for key, tensor in tensors.items()}
+        files[name] = folder.write(name, tensors_to_bytes(whole))
     return files
 
 
@@ -251,10 +248,8 @@ def _manifest(
 
 
 def _described(source: ExportSource, store: Store, options: ExportConfig) -> dict[str, Any]:
-    configs = next(
-        embeddings.table_configs for embeddings in source.model.embeddings.values() if embeddings.store is store
-    )
-    return describe_tables(store.schema, configs, skip_zero=options.skip_zero)
+    embeddings = next(each for each in source.model.embeddings.values() if each.store is store)
+    return describe_tables(store.schema, embeddings.table_configs, skip_zero=options.skip_zero)
 
 
 def _same(known: Mapping[str, FeatureSpec], features: Sequence[FeatureSpec], signature: str) -> Sequence[FeatureSpec]:
@@ -274,6 +269,5 @@ def _signature(model: TracedModel, texts: Mapping[str, TextColumn]) -> Signature
         for name, values in sorted(model.example.items())
     }
     rows = next(column.shape[0] if isinstance(column, Tensor) else column.num_rows for column in model.example.values())
-    return Signature(
-        inputs=inputs, outputs={name: OutputSpec.of(values, rows) for name, values in model.expected.items()}
-    )
+    outputs = {name: OutputSpec.of(values, rows) for name, values in model.expected.items()}
+    return Signature(inputs=inputs, outputs=outputs)

@@ -1,8 +1,8 @@
 """Progressive validation: measures a model as served, by predicting each example before training on it.
 
 May import: `train` and what is below. Read `run.py` first; `serving_copy.py` predicts and decides when it loads trained
-rows and weights, `outcome.py` computes the metrics, `page.py` plots them. `traffic.py` has a click model for users
-without a task, and examples for it.
+rows and weights, `outcome.py` computes the metrics and plots them. `traffic.py` has a click model for users without a
+task, and examples for it.
 """
 
 from __future__ import annotations

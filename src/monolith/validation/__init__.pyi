@@ -2,7 +2,7 @@ from .outcome import CopyOutcome as CopyOutcome
 from .outcome import Scores as Scores
 from .outcome import ValidationOutcome as ValidationOutcome
 from .outcome import Window as Window
-from .page import write_page as write_page
+from .outcome import write_page as write_page
 from .run import ValidationConfig as ValidationConfig
 from .run import validate as validate
 from .serving_copy import SyncRule as SyncRule

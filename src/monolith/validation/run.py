@@ -116,13 +116,9 @@ class _Copy:
             self.served.stand_still()
 
     def outcome(self) -> CopyOutcome:
-        total = self.scores.close()
+        total, windows, served = self.scores.close(), tuple(self.scores.windows), self.served
         return CopyOutcome(
-            rule=self.rule,
-            windows=tuple(self.scores.windows),
-            total=total,
-            num_takes=self.served.num_takes,
-            bytes_taken=self.served.bytes_taken,
+            rule=self.rule, windows=windows, total=total, num_takes=served.num_takes, bytes_taken=served.bytes_taken
         )
 
 
@@ -143,7 +139,6 @@ class _Run:
         """Number of examples trained so far."""
 
     def step(self, batch: Any) -> None:
-        """Predicts a batch, then trains on it."""
         times = self._times(batch)
         if self._begin is None:
             self._begin = int(times.min()) + math.ceil(self._settings.warm_up_seconds)
@@ -160,7 +155,6 @@ class _Run:
             self._settings.on_batch(len(times))
 
     def outcome(self) -> ValidationOutcome:
-        """Returns the metrics."""
         if not self._copies:
             last = "the stream has no examples" if self._begin is None else f"the last example is of {self._newest}"
             raise InvalidArgumentError(
@@ -177,7 +171,6 @@ class _Run:
         )
 
     def close(self) -> None:
-        """Stops the copies."""
         for copy in self._copies.values():
             copy.served.stand_still()
 
@@ -219,9 +212,8 @@ class _Run:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(settings.seed)
                 served = ServingCopy(name, self._make_task, self._session.state)
-            scores = WindowedScores(
-                begin=begin, seconds=settings.window_seconds, disorder_seconds=settings.disorder_seconds
-            )
+            seconds, disorder_seconds = settings.window_seconds, settings.disorder_seconds
+            scores = WindowedScores(begin=begin, seconds=seconds, disorder_seconds=disorder_seconds)
             yield name, _Copy(served, rule, scores, begin=begin)
 
     def _column(self, name: str, kind: str, values: Any, num_examples: int) -> Tensor:

@@ -115,22 +115,18 @@ class ServingCopy:
         self._task = make_task()
         with use_table_defaults(TableDefaults(store=_serving_store)):
             self.model = self._task.make_model().eval()
-        self._state = TrainState(model=self.model)
-        if self._state.stores.keys() != trained.stores.keys():
+        self.stores: dict[str, Store] = TrainState(model=self.model).stores
+        """Its serving tables, by the store names of the trained model."""
+        if self.stores.keys() != trained.stores.keys():
             raise FailedPreconditionError(
                 f"serving copy {name!r}: the task was made twice and has the tables {sorted(trained.stores)} and then"
-                f" {sorted(self._state.stores)}; make_task must make the same model each time"
+                f" {sorted(self.stores)}; make_task must make the same model each time"
             )
         self._readers: dict[str, ChangeReader] = {}
         self.num_takes = 0
         """Number of times it loaded rows."""
         self.bytes_taken = 0
         """Size of the loaded rows and tombstones."""
-
-    @property
-    def stores(self) -> dict[str, Store]:
-        """Its serving tables, by the store names of the trained model."""
-        return self._state.stores
 
     def take_rows(self) -> None:
         """Loads the current rows of the trained tables."""
@@ -163,9 +159,8 @@ class ServingCopy:
             reader.close()
 
     def _reader_of(self, name: str) -> tuple[ChangeReader, list[range]]:
-        known = self._readers.get(name)
-        if known is not None:
-            return known, [range(NUM_BUCKETS)]
+        if name in self._readers:
+            return self._readers[name], [range(NUM_BUCKETS)]
         store = self._trained.stores[name]
         now = store.open_reader(self._name).mark
         # Epoch 0: all rows of the tables count as changed.

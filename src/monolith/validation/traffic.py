@@ -67,8 +67,7 @@ class Ranker(Config):
         if not self.ids:
             raise ValueError("Ranker: ids must name at least one column, got none")
         for name in ("min_counts", "expire_days"):
-            unknown = sorted(set(getattr(self, name)) - set(self.ids))
-            if unknown:
+            if unknown := sorted(set(getattr(self, name)) - set(self.ids)):
                 raise ValueError(f"Ranker: {name} must name columns of ids, {', '.join(self.ids)}, got {unknown[0]!r}")
             ignored = sorted(set(getattr(self, name)) - {self.ids[0]})
             if self.shared and ignored:
@@ -259,11 +258,8 @@ class _WithTimes(Iterable[Batch]):
 
 
 def _cut(columns: dict[str, Tensor], size: int) -> list[Batch]:
-    count = len(columns["req_time"])
-    return [
-        Batch({name: values[first : first + size] for name, values in columns.items()})
-        for first in range(0, count, size)
-    ]
+    firsts = range(0, len(columns["req_time"]), size)
+    return [Batch({name: values[first : first + size] for name, values in columns.items()}) for first in firsts]
 
 
 @config
@@ -291,14 +287,11 @@ class HashedIds(Config):
 
     def __call__(self, batch: Batch) -> Batch:
         """Returns the batch with hashed ids."""
-        missing = [name for name in self.columns if name not in batch]
-        if missing:
-            raise InvalidArgumentError(
-                f"HashedIds: the batch has no column {missing[0]!r}, only {', '.join(map(repr, batch))}"
-            )
-        hashed = {
-            name: _hashed(name, batch[name], place=place, rows=self.rows) for place, name in enumerate(self.columns)
-        }
+        if missing := [name for name in self.columns if name not in batch]:
+            there = ", ".join(map(repr, batch))
+            raise InvalidArgumentError(f"HashedIds: the batch has no column {missing[0]!r}, only {there}")
+        places = enumerate(self.columns)
+        hashed = {name: _hashed(name, batch[name], place=place, rows=self.rows) for place, name in places}
         return Batch({**batch, **hashed}, num_rows=batch.num_rows)
 
 

@@ -52,11 +52,8 @@ class JoinOutput(Protocol):
     def open(self, place: int) -> tuple[int, int]:
         """Scans from a record boundary to the end, and seeks there.
 
-        Returns:
-            The number of the last example after `place`, 0 if there is none, and the position of the end.
-
-        Raises:
-            DataLossError: the output ends before `place`, or was not written by a joiner.
+        Returns the number of the last example after `place`, 0 if there is none, and the position of the end. Refuses
+        an output that ends before `place`, or was not written by a joiner.
         """
 
     def append(self, packed: bytes) -> int:
@@ -88,11 +85,7 @@ def kafka_place(url: str) -> KafkaPlace | None:
 
 
 def plain_offset(position: JoinPosition | None, name: str) -> int:
-    """Returns the offset of an input with a single offset; 0 if the input was not read yet.
-
-    Raises:
-        InvalidArgumentError: the position is that of several files.
-    """
+    """Returns the offset of an input with a single offset; 0 if the input was not read yet."""
     if isinstance(position, dict):
         raise InvalidArgumentError(
             f"{name}: the state is that of several files, {', '.join(sorted(position)[:3])}; begin with another"

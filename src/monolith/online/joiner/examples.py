@@ -51,11 +51,7 @@ def pack_examples(examples: Iterable[NumberedExample | tuple[int, int, bytes, by
 
 
 def split_examples(data: bytes) -> Iterator[NumberedExample]:
-    """Decodes the output of `pack_examples`.
-
-    Raises:
-        DataLossError: the bytes are not a sequence of such records.
-    """
+    """Decodes the output of `pack_examples`."""
     examples, end = whole_examples(data)
     if end != len(data):
         raise DataLossError(f"numbered examples end at byte {end} of {len(data)} inside a record")
@@ -63,11 +59,7 @@ def split_examples(data: bytes) -> Iterator[NumberedExample]:
 
 
 def whole_examples(data: bytes) -> tuple[list[NumberedExample], int]:
-    """Returns the complete examples, and the offset at which the last one ends.
-
-    Raises:
-        DataLossError: the bytes are not records of a joiner.
-    """
+    """Returns the complete examples, and the offset at which the last one ends."""
     spans, end, _, problem, reason, _ = _core.scan_frames(
         np.frombuffer(data, np.uint8),
         0,
@@ -100,12 +92,7 @@ _SMALL = [bytes([value]) for value in range(128)]
 
 
 class ExampleWriter:
-    """Encoder of examples from samples of one format. Thread-safe.
-
-    Args:
-        rules: Rules that define the labels of an example.
-        sample: Message type of the samples of impressions: Example or Instance.
-    """
+    """Encoder of examples, whose labels the rules define, from samples of one format. Thread-safe."""
 
     def __init__(self, rules: JoinRuleConfig, sample: SampleFormat | str = SampleFormat.EXAMPLE) -> None:
         self.rules = rules

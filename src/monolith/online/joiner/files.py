@@ -30,13 +30,7 @@ _CHUNK = 1 << 20
 
 
 class FileInput:
-    """Reader of the complete records of a growing file; waits at a torn one. A missing file counts as empty.
-
-    Args:
-        path: A local file.
-        framing: Framing of the records.
-        bad: Policy for unreadable records.
-    """
+    """Reader of the complete records of a growing file; waits at a torn one. A missing file counts as empty."""
 
     def __init__(self, path: str, framing: Framing, bad: BadRecords) -> None:
         self.name = f"file '{path}'"
@@ -83,12 +77,10 @@ class FileInput:
         # A record may be larger than the chunk that was read.
         self._read_bytes = max(_CHUNK, needed if not pairs else 0)
         self._came_to_end = not pairs and len(data) < self._read_bytes
-        began, self._offset = self._offset, self._offset + end
-        return Arrived(
-            [data[begin : begin + length] for begin, length in pairs],
-            [began + begin for begin, _ in pairs],
-            self._offset,
-        )
+        records = [data[begin : begin + length] for begin, length in pairs]
+        places = [self._offset + begin for begin, _ in pairs]
+        self._offset += end
+        return Arrived(records, places, self._offset)
 
     def is_at_end(self) -> bool:
         """Returns whether the last read found no further complete record."""
@@ -193,12 +185,6 @@ class RolledInput:
 
     The position in a file is the offset of a group of records and the number of them already returned: records of
     several files interleave, and only the framing can compute the offset between two records.
-
-    Args:
-        pattern: A local path with ``*`` in its last component.
-        framing: Framing of the records.
-        bad: Policy for unreadable records.
-        clock: Clock of this machine; None: the system clock.
     """
 
     def __init__(self, pattern: str, framing: Framing, bad: BadRecords, clock: Clock | None = None) -> None:
@@ -287,7 +273,6 @@ class _RolledFile:
 
     @property
     def next_ms(self) -> int:
-        """Time of the next event."""
         return self._waiting[0].time_ms
 
     @property
@@ -296,7 +281,6 @@ class _RolledFile:
         return [self._begin, self._taken]
 
     def take(self) -> tuple[bytes, int | str]:
-        """Returns the next record and its offset."""
         _, record, place = self._waiting.popleft()
         self._taken += 1
         if not self._waiting:
@@ -323,7 +307,6 @@ class _RolledFile:
         return bool(self._waiting)
 
     def close(self) -> None:
-        """Closes the file."""
         self._input.close()
 
     def _rest(self, clock: Clock) -> None:

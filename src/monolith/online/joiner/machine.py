@@ -317,7 +317,9 @@ class JoinMachine:
             self.counts.unmatched_actions += 1
         elif entry.out is not None and action in entry.out:
             self.counts.duplicate_actions += 1
-        elif entry.stage is _OPEN and time_ms <= entry.time_ms + self._window_ms and self._may_go_out(entry):
+        elif (
+            entry.stage is _OPEN and time_ms <= entry.time_ms + self._window_ms and (entry.out is None or self._is_fast)
+        ):
             self._emit(key, entry, time_ms, (action,))
         else:
             self._take_late(key, entry, Held(time_ms, action))
@@ -331,14 +333,8 @@ class JoinMachine:
         self._add(key, Entry(_EARLY, held.time_ms, due_ms, held=(held,)))
 
     def _may_belong(self, entry: Entry, time_ms: int) -> bool:
-        """Returns whether an action is close enough in time to an impression.
-
-        An entry that is kept longer because a step is large must not change the counts.
-        """
+        # By time alone: an entry that is kept longer because a step is large must not change the counts.
         return -self._window_ms <= time_ms - entry.time_ms <= self._window_ms + self._late_ms
-
-    def _may_go_out(self, entry: Entry) -> bool:
-        return entry.out is None or self._is_fast
 
     def _take_late(self, key: bytes, entry: Entry, held: Held) -> None:
         """Handles an action whose example was emitted, or that happened after the window of a pending example."""

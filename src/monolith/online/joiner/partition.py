@@ -36,14 +36,8 @@ _MOST_EXAMPLES = 8192
 class JoinPartition:
     """One partition of a join. Not thread-safe; owns its inputs, output and state.
 
-    Args:
-        writer: Encodes examples; has the rules.
-        inputs: ``impressions`` and ``actions``; the first one is processed first.
-        output: Destination of the examples.
-        state: The committed state.
-        bad: Policy for unreadable records.
-        clock: Clock of this machine.
-        batch_records: Maximum number of records of one input in a step.
+    The inputs are ``impressions`` and ``actions``; the first one is processed first. A step takes at most
+    `batch_records` of each.
     """
 
     def __init__(
@@ -211,7 +205,6 @@ class JoinPartition:
             state.begin()
 
     def _commit(self) -> None:
-        """Commits the transaction, and sends its examples."""
         machine, head = self.machine, self._state.head
         outgoing = machine.take_outgoing()
         packed = pack_examples(self._writer.numbered(outgoing, head.last_number + 1))
@@ -250,27 +243,16 @@ class Watermark:
     An input has reached the time before its newest event, less the allowed disorder: another event of the same time may
     follow. When all inputs are idle, the watermark advances with the clock, so that the last windows of a silent stream
     close as well.
-
-    Args:
-        disorder_ms: Allowed disorder of the events of an input.
-        idle_ms: Time without records after which an input is idle.
-        inputs: State of each input, by name; `of` creates it.
     """
 
     disorder_ms: int
     idle_ms: float
+    """Time without records after which an input is idle."""
     inputs: dict[str, _Input] = field(default_factory=dict)
 
     @classmethod
     def of(cls, rules: JoinRuleConfig, names: Iterable[str], *, now_ms: float, newest: dict[str, int]) -> Watermark:
-        """Creates a watermark that starts now.
-
-        Args:
-            rules: Rules with the allowed disorder and the idle time.
-            names: Names of the inputs.
-            now_ms: Time of a monotonic clock, as in the other calls.
-            newest: Newest event of each input, from a resumed state.
-        """
+        """Creates a watermark that starts now, by a monotonic clock; `newest` are the events of a resumed state."""
         inputs = {name: _Input(newest.get(name, 0), now_ms) for name in names}
         return cls(round(rules.disorder_seconds * 1000), rules.idle_seconds * 1000, inputs)
 
@@ -303,9 +285,6 @@ class Watermark:
     def may_wait(self, name: str, *, lead_ms: int, now_ms: float) -> bool:
         """Returns whether an input is so far ahead of another active one that reading more only fills the state."""
         mine = self.inputs[name].newest_ms
-        others = [
-            source.newest_ms
-            for other, source in self.inputs.items()
-            if other != name and not self.is_idle(other, now_ms=now_ms)
-        ]
-        return bool(others) and mine - min(others) > lead_ms and min(others) > 0
+        active = [other for other in self.inputs if other != name and not self.is_idle(other, now_ms=now_ms)]
+        last = min((self.inputs[other].newest_ms for other in active), default=0)
+        return last > 0 and mine - last > lead_ms

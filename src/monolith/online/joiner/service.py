@@ -119,8 +119,11 @@ class Joiner:
                 return
             if number in self._threads:
                 continue
-            lock = self._take_partition(number)
+            folder = LocalStorage(Path(self.config.state_dir))
+            folder.make()
+            lock = folder.lock(f"partition-{number:05d}.lock")
             if lock is not None:
+                lock.require_held()
                 _LOG.info("partition %d of %d is joined here now", number, total)
                 thread = threading.Thread(
                     target=self._join, args=(number, lock, total, share), name=f"joiner-{number}", daemon=True
@@ -128,15 +131,6 @@ class Joiner:
                 with self._lock:
                     self._threads[number] = thread
                 thread.start()
-
-    def _take_partition(self, number: int) -> FileLock | None:
-        folder = LocalStorage(Path(self.config.state_dir))
-        folder.make()
-        lock = folder.lock(f"partition-{number:05d}.lock")
-        return None if lock is None else lock.require_held()
-
-    def _state_path(self, number: int, ending: str) -> str:
-        return str(Path(self.config.state_dir) / f"partition-{number:05d}.{ending}")
 
     def _join(self, number: int, lock: FileLock, total: int, share: int) -> None:
         try:
@@ -180,7 +174,7 @@ class Joiner:
             place = kafka_place(getattr(config, name))
             identity[name] = getattr(config, name) if place is None else place.topic
         state = PartitionState(
-            self._state_path(number, "sqlite"),
+            str(Path(config.state_dir) / f"partition-{number:05d}.sqlite"),
             identity=identity,
             memory_bytes=config.memory_bytes // share,
             max_bytes=config.max_state_bytes,
@@ -209,7 +203,6 @@ class Joiner:
 
 
 def _emit(number: int, partition: JoinPartition) -> None:
-    """Emits the progress metrics of a partition."""
     client, tags = MetricClient("monolith.joiner"), {"partition": number}
     for name, value in partition.counts.to_dict().items():
         client.emit_store(name, value, tags)

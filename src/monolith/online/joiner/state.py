@@ -69,11 +69,8 @@ class StateHeader:
 class PartitionState:
     """The database of one partition. Not thread-safe; the process that opens it must hold the partition lock.
 
-    Args:
-        path: Path of the file, created if missing.
-        identity: Identity of the join; a state with another one is rejected.
-        memory_bytes: Memory for entries; the oldest entries beyond it are moved to disk.
-        max_bytes: Maximum size of the file; None: unlimited.
+    A state with another identity is rejected. The oldest entries beyond `memory_bytes` are moved to disk; `max_bytes`
+    limits the file.
     """
 
     def __init__(

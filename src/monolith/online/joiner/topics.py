@@ -27,11 +27,7 @@ def _config(settings: Mapping[str, Any]) -> KafkaConfig:
 
 
 def num_partitions(place: KafkaPlace, settings: Mapping[str, Any]) -> int:
-    """Returns the number of partitions of a topic.
-
-    Raises:
-        NotFoundError: the topic does not exist.
-    """
+    """Returns the number of partitions of a topic."""
     client = KafkaClient(place.brokers, [place.topic], _config(settings))
     try:
         return len(client.partitions())
@@ -40,13 +36,7 @@ def num_partitions(place: KafkaPlace, settings: Mapping[str, Any]) -> int:
 
 
 class TopicInput:
-    """One partition of a topic. Offsets are stored by the joiner; none are committed to the brokers.
-
-    Args:
-        place: Topic and brokers.
-        number: Number of the partition.
-        settings: Further settings of librdkafka.
-    """
+    """One partition of a topic. Offsets are stored by the joiner; none are committed to the brokers."""
 
     def __init__(self, place: KafkaPlace, number: int, settings: Mapping[str, Any]) -> None:
         self._partition = Partition(place.topic, number)

@@ -1,7 +1,7 @@
 """Reads numbered examples for training as they arrive: each exactly once, across stalls, bursts, rewinds and crashes.
 
 `dataset.py` is the dataset, `admission.py` decides whether an example is trained, and `files.py` and `topics.py` fetch
-the output of a joiner. `watching.py` reports the progress of a run.
+the output of a joiner.
 """
 
 from __future__ import annotations

@@ -111,14 +111,7 @@ class Reached(NamedTuple):
 
 
 class Admission:
-    """Filter that admits each number of each partition once. Not thread-safe.
-
-    Args:
-        name: Name of the stream, for messages.
-        config: Which examples to skip.
-        counts: Counters to update.
-        reached: Position of each partition; updated by every example.
-    """
+    """Filter that admits each number of each partition once. Not thread-safe. Every example updates `reached`."""
 
     def __init__(self, name: str, config: StreamConfig, counts: StreamCounts, reached: list[Reached]) -> None:
         self._name = name
@@ -127,11 +120,7 @@ class Admission:
         self.reached = reached
 
     def admit(self, partition: int, number: int, known_ms: int, *, place: int, now_ms: int) -> int | None:
-        """Returns the earliest time at which an example could be known if it is to be trained, else None.
-
-        Raises:
-            DataLossError: numbers before it are missing.
-        """
+        """Returns the earliest time at which an example could be known if it is to be trained, else None."""
         last = self.reached[partition].number
         if number <= last:
             self._repeat(partition, number, last)
@@ -193,11 +182,7 @@ class StreamPosition:
 
     @classmethod
     def from_bytes(cls, position: bytes, *, stream: str) -> StreamPosition:
-        """Decodes the output of `to_bytes`.
-
-        Raises:
-            InvalidArgumentError: the position belongs to another stream.
-        """
+        """Decodes the output of `to_bytes`; refuses a position of another stream."""
         saved = SavedPosition(position, _KIND).require_same(stream=stream)
         reached: list[Reached] = []
         for pair in saved.values("partitions"):
@@ -207,11 +192,7 @@ class StreamPosition:
         return cls(reached, known_examples(position) or 0)  # older positions lack the field
 
     def of_partitions(self, count: int) -> list[Reached]:
-        """Returns the positions of `count` partitions; new partitions start at the beginning.
-
-        Raises:
-            InvalidArgumentError: the position has more partitions.
-        """
+        """Returns the positions of `count` partitions; new partitions start at the beginning."""
         if len(self.reached) > count:
             raise InvalidArgumentError(
                 f"position in a stream: it is of {len(self.reached)} partitions, and there are {count}; give partitions"

@@ -54,12 +54,7 @@ class ExampleSource(Protocol):
 
 
 class FileExamples:
-    """The files of all partitions, read round-robin.
-
-    Args:
-        place: Path that contains the number of the partition.
-        reached: Position of each partition from which to resume.
-    """
+    """The files of all partitions, read round-robin."""
 
     def __init__(self, place: str, reached: Sequence[Reached]) -> None:
         self.name = f"stream '{place}'"
@@ -182,5 +177,4 @@ class _GrowingFile:
 
 
 def _size_of(example: NumberedExample) -> int:
-    """Returns the size of its record."""
     return _FRAME_BYTES + len(example.request) + len(example.example)

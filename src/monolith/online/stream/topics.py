@@ -28,14 +28,7 @@ _LOOK_SECONDS = 0.5
 
 
 class TopicExamples:
-    """All partitions of a topic. Offsets are stored by the reader; none are committed to the brokers.
-
-    Args:
-        place: Topic and brokers.
-        reached: Position of each partition from which to resume.
-        bad: Policy for messages without a number.
-        settings: Further settings of librdkafka.
-    """
+    """All partitions of a topic. Offsets are stored by the reader; none are committed to the brokers."""
 
     def __init__(
         self, place: KafkaPlace, reached: Sequence[Reached], bad: BadRecords, settings: Mapping[str, Any]
@@ -47,11 +40,8 @@ class TopicExamples:
         self._looked = -math.inf
         self._ends: dict[Partition, int] = {}
         partitions = [Partition(place.topic, number) for number in range(len(reached))]
-        self._expected = {
-            partition: position
-            for partition, position in zip(partitions, reached, strict=True)
-            if position.place is not None
-        }
+        places = zip(partitions, reached, strict=True)
+        self._expected = {partition: position for partition, position in places if position.place is not None}
         """Resumed partition -> its last returned message, until that message is found."""
         try:
             self._next = self._beginnings(partitions)
@@ -82,11 +72,8 @@ class TopicExamples:
 
     def behind(self) -> int:
         """Returns the number of unread messages, as last reported by the brokers."""
-        consumer = self._client.consumer
-        ends = {
-            partition: consumer.get_watermark_offsets(self._client.at(partition), cached=True)[1]
-            for partition in self._next
-        }
+        end_of = self._client.consumer.get_watermark_offsets
+        ends = {each: end_of(self._client.at(each), cached=True)[1] for each in self._next}
         return sum(max(0, end - self._next[partition]) for partition, end in ends.items())
 
     def is_at_end(self) -> bool:
@@ -152,15 +139,9 @@ class TopicExamples:
             place = self._expected[partition].place if partition in self._expected else None
             offsets[partition] = place if place is not None and low <= place < high else low
             if place is not None and offsets[partition] != place:
-                _log.warning(
-                    "%s: offset %d, the resume position, no longer exists: the brokers hold %d to %d; reading resumes"
-                    " at %d, and skips the examples already trained",
-                    partition,
-                    place,
-                    low,
-                    high - 1,
-                    low,
-                )
+                gone = f"{partition}: offset {place}, the resume position, no longer exists"
+                resumed = f"the brokers hold {low} to {high - 1}; reading resumes at {low}"
+                _log.warning("%s: %s, and skips the examples already trained", gone, resumed)
         return offsets
 
     def _begin_at_what_is_there(self) -> None:
