@@ -206,7 +206,7 @@ def test_several_reads_and_pushes_are_in_flight_and_nothing_is_kept_after_them()
         final = worker.rows([1, 10, 11])
         worker.train([1])
         worker.train([1])
-        return seen, final, worker.store.num_kept
+        return seen, final, len(worker.store._owner._kept)
 
     # Reads contain what was handed over before them: nothing, and then three updates of two ranks.
     assert run_ranks(2, program) == [([0.0, 0.0, 0.0, 0.0, -6.0], [-6.0, -3.0, -3.0], 0)] * 2
@@ -262,7 +262,7 @@ def test_the_first_of_many_ranks_has_no_buckets(monkeypatch: pytest.MonkeyPatch,
             files = cut.write(str(tmp_path), SnapshotWriteConfig(snapshot_id=7)).files
         return (
             len(worker.store.owned[rank.rank]),
-            worker.store.num_rows_here,
+            worker.store.own_rows.stats().rows,
             worker.rows(ALL),
             [(file.begin, file.end) for file in files],
         )

@@ -76,9 +76,14 @@ class Saver:
         self._options = options
         if not options.basename or "/" in options.basename:
             raise InvalidArgumentError(f"Saver: basename must be the name of a file, got {options.basename!r}")
-        self._protocol = SaveProtocol() if options.protocol is None else options.protocol
+        self.protocol = SaveProtocol() if options.protocol is None else options.protocol
+        """How the processes of the run save together."""
+        self.dense_only = options.dense_only
+        """Whether its checkpoints omit the tables."""
         self._folder: Storage = open_storage(model_dir)
         self._catalog = Catalog(self._folder, options.basename)
+        self.model_dir = self._catalog.root
+        """The directory, absolute on this machine."""
         retention = Retention(
             max_to_keep=options.max_to_keep, keep_every_hours=options.keep_every_hours, now=options.clock.now()
         )
@@ -90,28 +95,9 @@ class Saver:
         self._number = 0
         self._save_failed = False
         self._pending: PendingSave | None = None
-        self._last_saved: SavedCheckpoint | None = None
-        self._meta: tuple[weakref.ref[object], bytes] | None = None
-
-    @property
-    def model_dir(self) -> str:
-        """The directory, absolute on this machine."""
-        return self._catalog.root
-
-    @property
-    def protocol(self) -> SaveProtocol:
-        """How the processes of the run save together."""
-        return self._protocol
-
-    @property
-    def dense_only(self) -> bool:
-        """Whether its checkpoints omit the tables."""
-        return self._options.dense_only
-
-    @property
-    def last_saved(self) -> SavedCheckpoint | None:
+        self.last_saved: SavedCheckpoint | None = None
         """The last checkpoint committed by this object."""
-        return self._last_saved
+        self._meta: tuple[weakref.ref[object], bytes] | None = None
 
     @property
     def generation(self) -> int | None:
@@ -145,9 +131,9 @@ class Saver:
         was_begun = self._is_begun
         if was_begun and not self._save_failed and preparing is None:
             return
-        floor = 0 if was_begun else self._protocol.generation_floor(self._catalog)
+        floor = 0 if was_begun else self.protocol.generation_floor(self._catalog)
         try:
-            self._protocol.run_on_writers("taking the model directory", lambda: self._begin_here(floor, preparing))
+            self.protocol.run_on_writers("taking the model directory", lambda: self._begin_here(floor, preparing))
         except BaseException:
             if not was_begun:
                 self._let_go()
@@ -188,7 +174,7 @@ class Saver:
             return self._skipped(state, in_background=in_background)
         self.begin()
         staging = self._staging if in_background else None
-        cut = self._protocol.take_cut(state, staging=staging, dense_only=self._options.dense_only)
+        cut = self.protocol.take_cut(state, staging=staging, dense_only=self._options.dense_only)
         try:
             order = self._order(state, in_background=in_background)
         except BaseException:
@@ -201,7 +187,7 @@ class Saver:
     def create_state_file(self) -> None:
         """Creates `monolith_checkpoint` if it is missing, so that other processes see that the directory is in use."""
         if not self._options.skip_save:
-            self._protocol.run_on_writers("the state file", self._records.create_state_file)
+            self.protocol.run_on_writers("the state file", self._records.create_state_file)
 
     def wait(self) -> None:
         """Waits for a pending save.
@@ -239,7 +225,7 @@ class Saver:
             name: Name of the folder.
             options: The fields of `SaverConfig`, by name.
         """
-        return Saver(join(self.model_dir, name), protocol=self._protocol.subfolder(name), **options)
+        return Saver(join(self.model_dir, name), protocol=self.protocol.subfolder(name), **options)
 
     def __enter__(self) -> Self:
         return self
@@ -251,7 +237,7 @@ class Saver:
 
     def source_of(self, model_dir: str) -> str:
         """Returns the directory from which this process copies checkpoints of another model directory."""
-        return self._protocol.source_of(model_dir, self._options.basename)
+        return self.protocol.source_of(model_dir, self._options.basename)
 
     def setup_ps_initialized_state(self, state: TrainState) -> None:
         """Marks every device of `ps_monitor` as having state: it was restored, or made."""
@@ -293,12 +279,12 @@ class Saver:
             logger.warning("a pending save failed; an older checkpoint is restored: %s", error)
         if path is not None:
             best = read_best(self._folder) if path == BEST else None
-            path = require_path(self.model_dir, self._protocol.own_path(path) if best is None else best.path)
+            path = require_path(self.model_dir, self.protocol.own_path(path) if best is None else best.path)
             return self._restore(path, state, options, parts)
         failed: dict[str, OpError] = {}
 
         def next_candidate() -> str | None:
-            return next((path for path in self._protocol.candidates(self._catalog) if path not in failed), None)
+            return next((path for path in self.protocol.candidates(self._catalog) if path not in failed), None)
 
         # Listed again after each failure: a concurrent saver may have removed the chosen one, and saved a newer one.
         while (candidate := next_candidate()) is not None:
@@ -323,12 +309,12 @@ class Saver:
         self, path: str, state: TrainState, options: RestoreConfig | None, parts: Parts | None
     ) -> SavedCheckpoint:
         chosen = self._options.restoring if options is None else options
-        return self._protocol.restore(lambda: self._restore_here(path, state, chosen, parts), state)
+        return self.protocol.restore(lambda: self._restore_here(path, state, chosen, parts), state)
 
     def _restore_here(
         self, path: str, state: TrainState, options: RestoreConfig, parts: Parts | None
     ) -> SavedCheckpoint:
-        protocol, folder = self._protocol, self._folder
+        protocol, folder = self.protocol, self._folder
         is_applied = protocol.run_on_first("leave_out", lambda: is_left_out_already(folder, path, options))
         applied = without_leave_out(path, options) if is_applied else options
         clears = options.clear_nn and not protocol.run_on_first("clear_nn", lambda: folder.exists(CLEAR_NN))
@@ -358,7 +344,7 @@ class Saver:
 
     def _lost_parts(self, state: TrainState) -> Parts:
         monitor = self._options.ps_monitor
-        return self._protocol.parts(state) if monitor is None else monitor.lost_parts(state)
+        return self.protocol.parts(state) if monitor is None else monitor.lost_parts(state)
 
     def _order(self, state: TrainState, *, in_background: bool) -> CheckpointWriteConfig:
         if not self._is_begun:
@@ -368,7 +354,7 @@ class Saver:
             prefix=prefix_of(self._options.basename, state.global_step, padded=self._options.pad_step_number),
             generation=self.generation or 0,
             number=self._number,
-            created=self._protocol.run_on_first("the time of a checkpoint", self._options.clock.now),
+            created=self.protocol.run_on_first("the time of a checkpoint", self._options.clock.now),
             dense_only=self._options.dense_only,
             meta=self._meta_of(state) if self._options.write_meta else None,
             threads=1 if in_background else None,
@@ -378,7 +364,7 @@ class Saver:
     def _begin_writing(self, cut: StateCut, order: CheckpointWriteConfig) -> PendingSave:
         """Starts a background save; registers it first, so that a call after an interrupt waits for it."""
         future: Future[SavedCheckpoint] = Future()
-        self._pending = pending = self._protocol.pending(future)
+        self._pending = pending = self.protocol.pending(future)
 
         def write() -> None:
             if not future.set_running_or_notify_cancel():
@@ -399,11 +385,11 @@ class Saver:
 
     def _write(self, cut: StateCut, order: CheckpointWriteConfig, *, in_background: bool) -> SavedCheckpoint:
         try:
-            saved = self._protocol.write(lambda: self._write_here(cut, order), in_background=in_background)
+            saved = self.protocol.write(lambda: self._write_here(cut, order), in_background=in_background)
         except BaseException:
             self._save_failed = True
             raise
-        self._last_saved = saved
+        self.last_saved = saved
         return saved
 
     def _write_here(self, cut: StateCut, order: CheckpointWriteConfig) -> SavedCheckpoint:
@@ -415,11 +401,11 @@ class Saver:
 
         def before_commit() -> None:
             claim.require()
-            self._protocol.agree()
+            self.protocol.agree()
 
         manifest = write_checkpoint(self._folder, cut, order, before_commit=before_commit)
-        self._last_saved = saved = SavedCheckpoint(path=path, step=manifest.step, generation=manifest.generation)
-        self._protocol.agree()
+        self.last_saved = saved = SavedCheckpoint(path=path, step=manifest.step, generation=manifest.generation)
+        self.protocol.agree()
         self._records.record(path, manifest.created)
         for witness in cut.witnesses:
             witness.committed(path)

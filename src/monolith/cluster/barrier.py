@@ -97,17 +97,13 @@ class BarrierSlots:
         if capacity < 1:
             raise ValueError(f"barrier: capacity counts the chief and must be >= 1, got {capacity}")
         self._slots = [False] * capacity
-        self._action = ""
+        self.action = ""
+        """The action of the last placed barrier."""
 
     @property
     def capacity(self) -> int:
         """Number of slots."""
         return len(self._slots)
-
-    @property
-    def action(self) -> str:
-        """The action of the last placed barrier."""
-        return self._action
 
     @property
     def placed(self) -> bool:
@@ -125,10 +121,10 @@ class BarrierSlots:
         """Moves from FREE or DRAINING to CLOSING. A worker that has not resumed yet keeps waiting."""
         if self.placed:
             raise BarrierAlreadyPlacedError(
-                f"barrier: placed already (action {self._action!r}); remove it before placing another ({action!r})"
+                f"barrier: placed already (action {self.action!r}); remove it before placing another ({action!r})"
             )
         self._slots[0] = True
-        self._action = action
+        self.action = action
 
     def remove(self) -> None:
         """Moves to DRAINING or FREE."""
@@ -158,16 +154,13 @@ class BarrierOp:
     def __init__(
         self, capacity: int, barrier_callbacks: Sequence[Callable[[str], None]] = (), *, clock: Clock | None = None
     ) -> None:
+        self.capacity = capacity
+        """Number of workers, including the chief."""
         self._slots = BarrierSlots(capacity)
         self._callbacks = list(barrier_callbacks)
         self._clock = clock or SystemClock()
         self._changed = threading.Condition(threading.Lock())
         self._change_callbacks: list[Callable[[], None]] = []
-
-    @property
-    def capacity(self) -> int:
-        """Number of workers, including the chief."""
-        return self._slots.capacity
 
     @property
     def phase(self) -> BarrierPhase:

@@ -134,6 +134,7 @@ class HashTable(WholeGroup):
         self.store = store
         self.native = native = store.native
         self.config = native.configs[number]
+        self.name = self.config.name
         self.dim = native.dims[number]
         self._number = number
         self._owns_group = len(native) == 1
@@ -142,11 +143,6 @@ class HashTable(WholeGroup):
         self._subject = native.subjects[number]
         self._recent = RecentBatch()
         self._state_bytes = 0 if self.config.serving else native.core.state_bytes(number)
-
-    @property
-    def name(self) -> str:
-        """Name of the table."""
-        return self.config.name
 
     # Reading
 

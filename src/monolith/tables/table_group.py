@@ -88,14 +88,11 @@ class TableGroup(WholeGroup):
     def _bind(self, store: LocalStore) -> None:
         self.store = store
         self.native = native = store.native
+        self.names = native.names
+        """Names of the tables, sorted."""
         self._core = native.core
         self._owns_group = True
         self._tables = {name: HashTable.of_store(store, n) for n, name in enumerate(native.names)}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the tables, sorted."""
-        return self.native.names
 
     def __getitem__(self, name: str) -> HashTable:
         return self._tables[self.native.names[self.native.number_of(name)]]

@@ -61,6 +61,7 @@ class DictionaryTable:
 
     def __init__(self, config: TableConfig) -> None:
         self.config = config
+        self.dim = config.dim
         self.contents = TableContents()
         self.num_evicted = 0
         """Number of expired rows removed since the table was created."""
@@ -76,11 +77,6 @@ class DictionaryTable:
     def rows(self) -> dict[RowName, DictionaryRow]:
         """Id -> its row."""
         return self.contents.rows
-
-    @property
-    def dim(self) -> int:
-        """Weights of a row."""
-        return self.config.dim
 
     def payload(self, row: DictionaryRow, *, state: bool) -> bytes:
         """Returns a row in the format of a block: complete, or the compressed weights for serving."""

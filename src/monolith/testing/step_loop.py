@@ -54,7 +54,8 @@ class StepLoop:
         self._given_state = state
         self._counted = TrainState() if state is None else state
         """Holds the step."""
-        self._stop_requested = False
+        self.stop_requested = False
+        """Whether the loop should end."""
         self._closing = contextlib.ExitStack()
         self._executor: ThreadPoolExecutor | None = None
 
@@ -81,14 +82,9 @@ class StepLoop:
         """Settles its state; without one nothing is ever in flight."""
         self._counted.settle()
 
-    @property
-    def stop_requested(self) -> bool:
-        """Whether the loop should end."""
-        return self._stop_requested
-
     def request_stop(self) -> None:
         """Requests the loop to end after the current step."""
-        self._stop_requested = True
+        self.stop_requested = True
 
     def on_close(self, close: Call) -> None:
         """Registers `close`, called when the loop exits, in reverse order."""

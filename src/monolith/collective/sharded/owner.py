@@ -127,11 +127,6 @@ class RowOwner:
         self._incarnations: dict[int, tuple[int, int, int]] = {}
         """Worker -> the rank that pushes its batches, its incarnation there, and here."""
 
-    @property
-    def num_kept(self) -> int:
-        """Number of plans that wait for their update."""
-        return len(self._kept)
-
     def join(self, worker: int, rank: int) -> tuple[int, _core.BatchStamp | None]:
         """Begins an incarnation of a worker at this rank."""
         incarnation, stamp = self._core.join(worker)

@@ -155,6 +155,7 @@ class ShardedStore(NativeStore[ShardedPlan]):
 
     subject = _SUBJECT
     plan_kind = ShardedPlan
+    traits = Traits(collective=True, remote=True)
 
     def __init__(
         self,
@@ -176,15 +177,16 @@ class ShardedStore(NativeStore[ShardedPlan]):
         """The buckets of each rank."""
         num_owners = sum(1 for buckets in self.owned if buckets)
         own = self.owned[self._wire.rank]
-        self._local = LocalStore({table: share_of(config, num_owners) for table, config in configs.items()})
-        self.native = self._local.native
+        self.own_rows = LocalStore({table: share_of(config, num_owners) for table, config in configs.items()})
+        """Local rows of this rank; reading them, for example their size, makes no call to other ranks."""
+        self.native = self.own_rows.native
         """The tables of this rank; for plans and engine code."""
         self._with_counts = any(config.filters_ids for config in configs.values())
         self._bounds = [(buckets.start, buckets.stop) for buckets in self.owned]
         self.plans = OpenPlans(_SUBJECT)
         """Open training plans of this rank."""
         self._history = LocalHistory(self.native.core, own, _SUBJECT)
-        self._owner = RowOwner(self._local, own, self._wire.size)
+        self._owner = RowOwner(self.own_rows, own, self._wire.size)
         self.exchange = RowExchange(self._calls.lock_step, self.native, self._owner, _SUBJECT)
         self._reads = RankReads(self.exchange, name=name)
         self._updates = RankUpdates(
@@ -198,7 +200,7 @@ class ShardedStore(NativeStore[ShardedPlan]):
             take=lambda: LocalCut(self.native, self._history, self.native.core.cut(), own),
         )
         self._readers = ReaderCalls(self._calls, self._saving, streams, self._history)
-        self._whole = WholeCalls(self._calls, self._local, own, self._history, self._owner, self.exchange.clock)
+        self._whole = WholeCalls(self._calls, self.own_rows, own, self._history, self._owner, self.exchange.clock)
         self._restores = RestoreCalls(self._calls, self.native, own, self._whole.refresh_newest_time)
         self._calls.define("cut of", self._cut)
         agreement = [combine, self._bounds]
@@ -206,18 +208,8 @@ class ShardedStore(NativeStore[ShardedPlan]):
         try:
             self._calls.run("open")
         except BaseException:
-            self._local.close()
+            self.own_rows.close()
             raise
-
-    @property
-    def traits(self) -> Traits:
-        """Traits: collective, remote and exact."""
-        return Traits(collective=True, remote=True)
-
-    @property
-    def own_rows(self) -> LocalStore:
-        """Local rows of this rank; reading them, for example their size, makes no call to other ranks."""
-        return self._local
 
     # Ranks without a batch
 
@@ -291,7 +283,9 @@ class ShardedStore(NativeStore[ShardedPlan]):
         publisher = None
         if own:
             open_reader = partial(self._history.open_reader, "delta-log")
-            publisher = LocalPublisher(name, self._local, log, publishing_config, buckets=own, open_reader=open_reader)
+            publisher = LocalPublisher(
+                name, self.own_rows, log, publishing_config, buckets=own, open_reader=open_reader
+            )
         return ShardedPublisher(name, log, self.owned, publisher)
 
     def touch(self, table: str, ids: Tensor, *, buckets: Tensor | None = None) -> None:
@@ -352,19 +346,9 @@ class ShardedStore(NativeStore[ShardedPlan]):
         """Closes the readers of this rank. The rows stay readable."""
         self._readers.is_closed = True
         self._history.close()
-        self._local.close()
+        self.own_rows.close()
 
     # For its components
-
-    @property
-    def num_kept(self) -> int:
-        """Number of plans of all ranks that are kept here for pending updates."""
-        return self._owner.num_kept
-
-    @property
-    def num_rows_here(self) -> int:
-        """Number of rows of this rank."""
-        return self._local.stats().rows
 
     @property
     def _line(self) -> SerialExecutor:

@@ -230,11 +230,7 @@ class RemoteOwners:
     def __init__(self, store: PsStore) -> None:
         self._store = store
         self._name = rows_owner(store.name)
-
-    @property
-    def owned(self) -> tuple[range, ...]:
-        """Bucket range of each server."""
-        return self._store.owned
+        self.owned = store.owned
 
     def uninitialized(self) -> list[int]:
         """Returns the servers without state; opens the store, without rows, on restarted servers first."""

@@ -165,6 +165,7 @@ class PsStore(NativeStore[RemotePlan]):
         """The tables without rows, for plans and sizes."""
         self.name = name
         self._wire = wire
+        self.traits = Traits(remote=True, exact=wire == "fp32")
         self._agreement = agreement_of(configs)
         self.plans = OpenPlans(_SUBJECT)
         """Open training plans of this process."""
@@ -176,6 +177,9 @@ class PsStore(NativeStore[RemotePlan]):
         self._owns_cluster = not isinstance(servers, PsCluster)
         self.cluster = servers if isinstance(servers, PsCluster) else PsCluster(servers)
         """The servers."""
+        self.owned = self.cluster.owned
+        """Bucket range of each server."""
+        self.timeout_seconds = self.cluster.timeout_seconds
         try:
             _configure_store(self.cluster, name, self._agreement)
             self.rows = self._row_client(any(config.filters_ids for config in configs.values()))
@@ -187,24 +191,9 @@ class PsStore(NativeStore[RemotePlan]):
         self.cluster.on_move(self._follow)
 
     @property
-    def traits(self) -> Traits:
-        """Remote; exact unless rows are rounded on the wire."""
-        return Traits(remote=True, exact=self._wire == "fp32")
-
-    @property
-    def owned(self) -> tuple[range, ...]:
-        """Bucket range of each server."""
-        return self.cluster.owned
-
-    @property
     def owners(self) -> RemoteOwners:
         """The servers, for a restore of those that were lost."""
         return RemoteOwners(self)  # not cached: a reference cycle would delay the release of an unused store
-
-    @property
-    def timeout_seconds(self) -> float:
-        """Time limit for an answer."""
-        return self.cluster.timeout_seconds
 
     @property
     def frames_words(self) -> list[bytes]:

@@ -126,7 +126,8 @@ class DenseClient:
     ) -> None:
         named = dict(parameters.named_parameters()) if isinstance(parameters, nn.Module) else dict(parameters)
         self._optimizers = {"dense": optimizers} if isinstance(optimizers, Optimizer) else dict(optimizers)
-        self._parameters = trained_parameters(named, self._optimizers)
+        self.parameters: Mapping[str, nn.Parameter] = trained_parameters(named, self._optimizers)
+        """The parameters that servers keep, by name; local copies."""
         self.layout = DenseLayout.of(named, self._optimizers, num_ps=servers.num_ps, partition=partition)
         self._servers, self._timeout = servers, timeout_seconds
         self._memory = DenseMemory(self.layout)
@@ -147,22 +148,17 @@ class DenseClient:
             self._frames.close()
             raise
         with torch.no_grad():
-            for name, parameter in self._parameters.items():
+            for name, parameter in self.parameters.items():
                 self._memory.values[name].copy_(parameter)
-        self._memory.show_in(self._parameters)
-        _KEEPERS.update({id(parameter): weakref.ref(self) for parameter in self._parameters.values()})
+        self._memory.show_in(self.parameters)
+        _KEEPERS.update({id(parameter): weakref.ref(self) for parameter in self.parameters.values()})
         if is_first and any(_has_learned(optimizer) for optimizer in self._optimizers.values()):
             self.scatter(self.first_state())
 
     @property
-    def parameters(self) -> Mapping[str, nn.Parameter]:
-        """The parameters that servers keep, by name; local copies."""
-        return self._parameters
-
-    @property
     def names(self) -> frozenset[str]:
         """Names of the weights that servers keep."""
-        return frozenset(self._parameters)
+        return frozenset(self.parameters)
 
     def group_keys(self, optimizer: str) -> frozenset[str]:
         """Returns the keys of the state that an optimizer keeps in its groups."""
@@ -193,7 +189,7 @@ class DenseClient:
         """Reads the current weights into the parameters; returns this worker's last batch that is in all of them."""
         self.drop_fetch()
         seen = self._received(self._begin_pull(self._memory))
-        self._memory.show_in(self._parameters)
+        self._memory.show_in(self.parameters)
         return seen
 
     def fetch(self) -> None:
@@ -213,7 +209,7 @@ class DenseClient:
             return None
         seen = self._received(calls)
         self._memory.copy_from(self._fetched)
-        self._memory.show_in(self._parameters)
+        self._memory.show_in(self.parameters)
         return seen
 
     def read_all(self) -> dict[str, Tensor]:
@@ -249,7 +245,7 @@ class DenseClient:
         rates = {
             name: live_rates(optimizer, self.layout.optimizers[name]) for name, optimizer in self._optimizers.items()
         }
-        gradients = {name: _plain_gradient(name, parameter) for name, parameter in self._parameters.items()}
+        gradients = {name: _plain_gradient(name, parameter) for name, parameter in self.parameters.items()}
         return PreparedPush(stamp=stamp, step=step, rates=rates, gradients=gradients)
 
     def send(self, prepared: PreparedPush) -> Pending[int]:
@@ -335,7 +331,7 @@ class DenseClient:
 
     def close(self) -> None:
         """Closes the connections to the servers; the parameters keep their values."""
-        for parameter in self._parameters.values():
+        for parameter in self.parameters.values():
             if keeper_of(parameter) is self:
                 del _KEEPERS[id(parameter)]
         self._frames.close()
@@ -375,20 +371,20 @@ class DenseClient:
             name: {
                 "state": {
                     weight: dict(optimizer.state[parameter])
-                    for weight, parameter in self._parameters.items()
+                    for weight, parameter in self.parameters.items()
                     if parameter in optimizer.state
                 },
                 "groups": [{key: group[key] for key in self.group_keys(name)} for group in optimizer.param_groups],
             }
             for name, optimizer in self._optimizers.items()
         }
-        weights = {name: parameter.detach() for name, parameter in self._parameters.items()}
+        weights = {name: parameter.detach() for name, parameter in self.parameters.items()}
         return DenseState(weights=weights, optimizers=optimizers, clocks=())
 
     def _configure_one(self, server: int, origin: int, layout: bytes) -> dict[str, Any]:
         values = []
         for piece in self.layout.servers[server]:
-            value = self._parameters[piece.name].detach().cpu()
+            value = self.parameters[piece.name].detach().cpu()
             values.append(_bytes(value if piece.begin is None else value[piece.rows]))
         head = wire.encode(origin=origin, layout_bytes=len(layout))
         parts = [layout, *(value for value in values if value.size)]

@@ -162,11 +162,11 @@ class PsServer:
         self._keeping = RecoveryManager(options.recovery, (index, options.num_ps))
         self._keeping.bring_back(self.dense)
         with self._keeping.abandoned_on_error():
-            self._frames = self._start_frames()
+            self.frames = self._start_frames()
         self._service = ControlService(
             place=(index, options.num_ps),
             life=secrets.randbits(63),
-            frames=self._frames,
+            frames=self.frames,
             on_stop=self.stop,
             memory_limit_bytes=options.memory_limit_bytes,
         )
@@ -176,7 +176,7 @@ class PsServer:
         """Index and number of servers assigned to a standby server; `wait` returns then."""
         if options.stands_by:
             self._service.on_assign = self._take_place
-        self._relay = FrameRelay(self._frames.adopt, self._credentials) if self._has_tls else None
+        self._relay = FrameRelay(self.frames.adopt, self._credentials) if self._has_tls else None
         self.add_owner(DENSE_OWNER, Owner(self.dense.gate, self.dense.applied))
         self._begin_keeping()
         self.coordinator = self._make_coordinator() if index == 0 else None
@@ -202,17 +202,12 @@ class PsServer:
     def frame_address(self) -> str:
         """Address of the batches, ``host:port``; with TLS but without OpenSSL it is reachable on this machine only."""
         host = _LOOPBACK if self._is_tunneled else self.address.rpartition(":")[0]
-        return concat_ip_and_port(host, self._frames.port)
+        return concat_ip_and_port(host, self.frames.port)
 
     @property
     def life(self) -> int:
         """Random id of this process; distinguishes successive servers of one index."""
         return self._service.life
-
-    @property
-    def frames(self) -> FrameServer:
-        """Server of the batches."""
-        return self._frames
 
     @property
     def recovered(self) -> Recovered | None:
@@ -266,7 +261,7 @@ class PsServer:
         if self.coordinator is not None:
             self.coordinator.close()
         self._service.visitors.close()  # ends the liveness streams of clients, or the stop would wait for them
-        self._frames.stop(seconds)
+        self.frames.stop(seconds)
         if self._relay is not None:
             self._relay.close()
         self._control.close(seconds)
@@ -304,7 +299,7 @@ class PsServer:
         self._stop_request.set()
 
     def _wake(self) -> None:
-        self._frames.wake()
+        self.frames.wake()
 
     @property
     def _has_tls(self) -> bool:
@@ -335,7 +330,7 @@ class PsServer:
     def _begin_keeping(self) -> None:
         stores = self._service.stores
         stores.is_published = self.options.publishes
-        self._keeping.begin(stores, self._frames, self.dense)
+        self._keeping.begin(stores, self.frames, self.dense)
         self.add_recovered_part("delta_log", stores.log_positions, stores.take_log_positions)
         self._service.was_recovered = self.recovered is not None
         self.dense.on_resumed = partial(self._service.stores.mark_resumed, DENSE_OWNER)

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from monolith import _core
     from monolith.tables.batch import Pending, Plan, Rows, Update
     from monolith.tables.history import ChangePosition, ChangeReader
     from monolith.tables.keyed_rows import KeyedRows
@@ -63,19 +62,17 @@ class LocalStore(NativeStore[LocalPlan]):
     plan_kind = LocalPlan
     traits = Traits()
     """Properties of the engine: in process and exact."""
+    owned = (ALL_BUCKETS,)
+    """All buckets: there is one owner."""
 
     def __init__(self, configs: Mapping[str, TableConfig]) -> None:
         self.native = NativeTables(configs)
         """The tables as the core keeps them; for `HashTable`, `TableGroup` and other engine code."""
+        self.core = self.native.core
         self.plans = OpenPlans(_SUBJECT)
         """Training plans that have not ended."""
         self.history = LocalHistory(self.native.core, ALL_BUCKETS, _SUBJECT)
         """Marks and readers."""
-
-    @property
-    def owned(self) -> tuple[range, ...]:
-        """All buckets: there is one owner."""
-        return (ALL_BUCKETS,)
 
     # Batches
 
@@ -183,11 +180,6 @@ class LocalStore(NativeStore[LocalPlan]):
             self.native.core.assign(block.table, block.keys, weights, times, add, NO_STEP, buckets)
 
     # Serving
-
-    @property
-    def core(self) -> _core.Group:
-        """The tables in the core."""
-        return self.native.core
 
     def lookup(self, keyed: KeyedRows, *, step: int = 0) -> KeyedValues:
         """Returns the current rows of some keys."""
