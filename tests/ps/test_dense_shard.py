@@ -148,7 +148,7 @@ def test_another_greeting_is_refused() -> None:
 
 def test_no_call_is_accepted_before_a_client_has_configured_the_weights() -> None:
     shard = DenseShard(0, 1, gate=OpenGate())
-    assert not shard.has_state
+    assert shard.capture(-1) is None
     for kind, call in ((Kind.PULL, wire.encode_pull(0, 0)), (Kind.JOIN, wire.encode(worker=0)), (Kind.PUSH, head())):
         with pytest.raises(FailedPreconditionError, match="no client has configured them yet"):
             shard.call(WORDS, kind, call, memoryview(b""))

@@ -125,7 +125,7 @@ def test_a_model_takes_servers_as_its_store() -> None:
 
 def push_to(server: PsServer, seq: int) -> None:
     """An empty update of worker 9, which reaches no other server."""
-    worker = server._service._rows("rows").store.join(9)
+    worker = server._service.stores.find("rows").store.join(9)
     plan = worker.plan(torch.empty(0, dtype=torch.int64), torch.tensor([0, 0]), stamp=stamp(seq, 9))
     worker.apply([(plan, torch.empty(0))], rule(seq - 1)).result()
 
@@ -383,10 +383,10 @@ def test_a_reader_that_one_server_refuses_is_kept_by_none() -> None:
         with store.cut() as cut:
             mark = cut.mark
         ahead = mark._replace(epoch=mark.epoch + 1)
-        servers[0]._service._rows("rows").history.mark_at(ahead.epoch)  # one server is ahead of the other
+        servers[0]._service.stores.find("rows").history.mark_at(ahead.epoch)  # one server is ahead of the other
         with pytest.raises(FailedPreconditionError):
             store.open_reader("log", at=ahead)
-        assert [each._service._rows("rows").history.reader_epoch("log") for each in servers] == [None, None]
+        assert [each._service.stores.find("rows").history.reader_epoch("log") for each in servers] == [None, None]
 
 
 def test_a_gate_reports_in_the_thread_of_its_caller_that_pushes_may_be_retried() -> None:

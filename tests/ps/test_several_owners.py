@@ -191,7 +191,7 @@ def test_a_damaged_block_of_the_last_owner_changes_none(store: ServedStore) -> N
 def test_a_cut_that_one_owner_rejects_leaves_the_history_intact(store: ServedStore, servers: list[PsServer]) -> None:
     session = store.join(0)
     train(session, store, list(range(30)), 0)
-    held = servers[2]._service._rows(store.name).store.cut()
+    held = servers[2]._service.stores.find(store.name).store.cut()
     for _ in range(3):
         with pytest.raises(FailedPreconditionError):
             store.cut()
@@ -231,5 +231,5 @@ def test_numbers_are_those_of_all_owners(store: ServedStore, servers: list[PsSer
     assert ours.tables["item"].keys() == theirs.tables["item"].keys()
     assert ours.tables["item"]["rows"] == 100
     assert 0 < ours.tables["item"]["index_load"] <= 1
-    parts = [server._service._rows(store.name).store.stats() for server in servers]
+    parts = [server._service.stores.find(store.name).store.stats() for server in servers]
     assert ours.memory_bytes == sum(part.memory_bytes for part in parts)

@@ -16,9 +16,8 @@ import torch
 
 import monolith as ml
 from monolith import cli, collective, environment
-from monolith.checkpoint import Manifest, writing
+from monolith.checkpoint import Manifest, tensor_file, writing
 from monolith.checkpoint.model_dir_lock import GenerationClaim
-from monolith.checkpoint.restore import restoring
 from monolith.data import JsonLinesDataset
 from monolith.errors import DataLossError, OpError, ResourceExhaustedError
 from monolith.files.storage import open_storage
@@ -244,18 +243,18 @@ def case_command(folder: Path) -> Any:
 def case_unreadable(folder: Path) -> Any:
     """One rank alone cannot read the dense weights, or has another model."""
     run(Thirteen, folder, max_steps=2)
-    read = restoring.read_tensors  # type: ignore[attr-defined]
+    read = tensor_file.read_tensors
 
     def torn(folder: Any, name: str, *_: Any) -> Any:
         raise DataLossError(f"file '{folder.place(name)}': torn")
 
     if collective.rank():
-        restoring.read_tensors = torn  # type: ignore[attr-defined, assignment]
+        tensor_file.read_tensors = torn  # type: ignore[assignment]
     try:
         run(Thirteen, folder)
     except OpError as error:
         told = [type(error).__name__, error.message]
-    restoring.read_tensors = read  # type: ignore[attr-defined]
+    tensor_file.read_tensors = read
     try:
         run(Thirteen if collective.rank() else Wider, folder)
     except OpError as error:

@@ -21,7 +21,7 @@ from monolith.checkpoint.state_files import (
     split_path,
     write_checkpoint_state,
 )
-from monolith.checkpoint.tensor_file import FileSum, read_tensors, sum_of, write_tensors
+from monolith.checkpoint.tensor_file import FileSum, sum_of, tensors_of, write_tensors
 from monolith.checkpoint.writing import ASSETS, META, TENSORS
 from monolith.errors import AlreadyExistsError, DataLossError, InvalidArgumentError, NotFoundError
 from monolith.files import StoragePath, is_name, open_storage
@@ -117,8 +117,7 @@ class SavedState:
 
     def tensors(self) -> dict[str, Tensor]:
         """Returns all tensors; weights of the model by their names."""
-        entry = self.manifest.tensors
-        return {} if entry is None else read_tensors(self.folder, entry.name, _sum(entry))
+        return tensors_of(self.folder, self.manifest.tensors)
 
     def weights(self) -> dict[str, Tensor]:
         """Returns the model's weights and buffers by their names."""
@@ -155,7 +154,7 @@ class SavedState:
         self.tensors()
         if self.manifest.meta is not None:
             entry = self.manifest.meta
-            if sum_of(self.folder.read(entry.name)) != _sum(entry):
+            if sum_of(self.folder.read(entry.name)) != FileSum(bytes=entry.bytes, crc32c=entry.crc32c):
                 raise DataLossError(f"file '{self.folder.place(entry.name)}': checksum does not match")
         for tables in self.manifest.tables.values():
             place = f"{tables.folder}/{MANIFEST_NAME}"
@@ -345,7 +344,3 @@ def get_nas_weight_json(ckpt_dir_or_file: str, prefix: str | None = None) -> lis
         NotFoundError: there is no checkpoint, or no such weight; lists the names.
     """
     return nas_weight_json(SavedState(resolve(ckpt_dir_or_file)).weights(), prefix)
-
-
-def _sum(entry: CheckpointFile) -> FileSum:
-    return FileSum(bytes=entry.bytes, crc32c=entry.crc32c)

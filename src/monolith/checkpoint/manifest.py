@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from monolith.errors import DataLossError
@@ -119,15 +119,11 @@ class Manifest:
 def _plain(manifest: Manifest) -> dict[str, Any]:
     document: dict[str, Any] = {field.name: getattr(manifest, field.name) for field in fields(manifest)}
     for name in ("tensors", "meta"):
-        document[name] = None if document[name] is None else _plain_entry(document[name])
-    document["tables"] = {name: _plain_entry(tables) for name, tables in manifest.tables.items()}
+        document[name] = None if document[name] is None else asdict(document[name])
+    document["tables"] = {name: asdict(tables) for name, tables in manifest.tables.items()}
     document["applied"] = stamps_json(manifest.applied)
     document["positions"] = {name: _position_text(position) for name, position in manifest.positions.items()}
     return document
-
-
-def _plain_entry(entry: CheckpointFile | TablesEntry) -> dict[str, Any]:
-    return {field.name: getattr(entry, field.name) for field in fields(entry)}
 
 
 def _position_text(position: bytes) -> Any:

@@ -25,6 +25,7 @@ from monolith.files import PIECE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from monolith.checkpoint.manifest import CheckpointFile
     from monolith.files import Storage
 
 
@@ -129,6 +130,11 @@ def read_tensors(folder: Storage, name: str, expected: FileSum) -> dict[str, Ten
     if _file_sum(size, folder.read_summed(name, buffer.numpy())) != expected:
         raise DataLossError(f"file '{place}': checksum does not match (it was changed)")
     return tensor_views(buffer, f"file '{place}'")
+
+
+def tensors_of(folder: Storage, entry: CheckpointFile | None) -> dict[str, Tensor]:
+    """Reads the tensors of a file that a manifest lists; none if it lists none. Raises like `read_tensors`."""
+    return {} if entry is None else read_tensors(folder, entry.name, FileSum(bytes=entry.bytes, crc32c=entry.crc32c))
 
 
 def tensor_descriptions(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:

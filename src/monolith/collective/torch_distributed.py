@@ -103,7 +103,8 @@ class TorchDistributed:
     def allgather(self, tensor: Tensor) -> Tensor:
         """Returns the rows of all ranks, in the order of the ranks; their number may differ."""
         self._require_init()
-        _require_rows("allgather", tensor)
+        if tensor.ndim == 0:
+            raise ValueError("allgather: tensor must have rows, got one of shape []; use tensor.reshape(1)")
         rows = tensor.detach().contiguous()
         if self.size() == 1:
             return rows.clone()
@@ -227,11 +228,6 @@ def _backends() -> str:
     return "gloo" if shares else "cpu:gloo,cuda:nccl"
 
 
-def _require_rows(call: str, tensor: Tensor) -> None:
-    if tensor.ndim == 0:
-        raise ValueError(f"{call}: tensor must have rows, got one of shape []; use tensor.reshape(1)")
-
-
 @functools.lru_cache(maxsize=256)
 def _call(what: str, dtype: torch.dtype, shape: torch.Size, device: str) -> Call:
     """Returns the call that the ranks agree on. Cached, since most calls repeat."""
@@ -333,8 +329,9 @@ def read_launch() -> Launch | None:
     values = {"RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": address, "MASTER_PORT": port}
     missing = [name for name, value in values.items() if value is None]
     if missing:
+        are = "is" if len(missing) == 1 else "are"
         raise ValueError(
-            f"collective: a launcher started this process, but {', '.join(missing)} {_are(missing)} not set; start it "
+            f"collective: a launcher started this process, but {', '.join(missing)} {are} not set; start it "
             "with torchrun, or set them"
         )
     launch = Launch(_number("RANK", rank), _number("WORLD_SIZE", size), f"{address}:{port}")
@@ -348,7 +345,3 @@ def _number(name: str, text: str | None) -> int:
         return int(text or "")
     except ValueError as error:
         raise ValueError(f"collective: {name} must be an integer, got {text!r}") from error
-
-
-def _are(names: list[str]) -> str:
-    return "is" if len(names) == 1 else "are"

@@ -284,7 +284,7 @@ def fill_with_offset_map(
         dims_of_places = np.repeat(row_dims, np.diff(splits))
         return sources_of_places(places, dims_of_places, offsets, offset_splits, len(target))
 
-    return fill_with_gradient(torch.as_tensor(values), unique_keys.buffer, fill_and_tell)
+    return _Fill.apply(torch.as_tensor(values), unique_keys.buffer, fill_and_tell)  # type: ignore[no-untyped-call]
 
 
 def map_id_to_embedding(id_lists: Sequence[Ids], embedding_lists: Sequence[Any], wanted: Ids) -> Any:
@@ -451,9 +451,3 @@ class _Fill(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             to_buffer = gradient.masked_fill(is_written, 0.0)
         return to_values, to_buffer, None
-
-
-def fill_with_gradient(values: Tensor, buffer: Tensor, fill: Callable[[], Tensor]) -> Tensor:
-    """Returns the buffer after `fill` wrote the values to it; `fill` returns what `sources_of_places` does."""
-    filled: Tensor = _Fill.apply(values, buffer, fill)  # type: ignore[no-untyped-call]  # torch has no types for it
-    return filled

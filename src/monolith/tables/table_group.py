@@ -279,11 +279,7 @@ class TableGroup(WholeGroup):
         return self.native.rates({table: named.get(table) for table in batch.tables} | named, step)
 
     def _named_rates(self, rates_by_name: Mapping[str, LearningRates] | None) -> dict[int, LearningRates]:
-        return (
-            {}
-            if rates_by_name is None
-            else {self.native.number_of(name): rates for name, rates in rates_by_name.items()}
-        )
+        return {self.native.number_of(name): rates for name, rates in (rates_by_name or {}).items()}
 
     def _require_same_names(self, ids: Mapping[str, Any], **others: Mapping[str, Any] | None) -> None:
         for what, other in others.items():

@@ -250,7 +250,9 @@ class ReferenceCut(Cut):
         """Writes one file of all buckets, or as many as the rules require; the rate is not limited."""
         self._claim(ALL_BUCKETS)
         if rules.drop_expired:
-            self._drop_expired()
+            for table in self._tables:
+                for name in table.expired(table.contents.newest_time):
+                    del table.rows[name]
         blocks = all_blocks(self._tables, epoch=self.mark.epoch, state=rules.state)
         files: list[FileEntry] = []
         with writing_folder(folder) as local:
@@ -277,11 +279,6 @@ class ReferenceCut(Cut):
         if not self._read.isdisjoint(buckets):
             raise FailedPreconditionError(f"cut: some of {buckets} were read already; a cut can be read once")
         self._read.update(buckets)
-
-    def _drop_expired(self) -> None:
-        for table in self._tables:
-            for name in table.expired(table.contents.newest_time):
-                del table.rows[name]
 
 
 def _write(

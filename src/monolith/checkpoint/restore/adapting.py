@@ -184,15 +184,12 @@ def _reshaped(value: Any, own: Tensor | None) -> Any:
 def _reshaped_state(optimizer: Mapping[str, Any], own: Mapping[str, Tensor]) -> dict[str, Any]:
     state = {
         name: {
-            key: _reshaped(value, own.get(name)) if _is_like_weight(value) else value for key, value in values.items()
+            key: _reshaped(value, own.get(name)) if isinstance(value, Tensor) and value.ndim else value
+            for key, value in values.items()
         }
         for name, values in optimizer["state"].items()
     }
     return {**optimizer, "state": state}
-
-
-def _is_like_weight(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.ndim > 0
 
 
 def _kept_state(name: str, saved: Mapping[str, Any], state: TrainState, keeps: Keeps) -> dict[str, Any]:

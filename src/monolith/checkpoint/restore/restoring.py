@@ -16,7 +16,7 @@ from monolith.checkpoint.restore.store_restore import StoreRestore
 from monolith.checkpoint.snapshots import snapshots_of
 from monolith.checkpoint.state_dicts import load_model_state, model_state, numbered_state, set_random_state
 from monolith.checkpoint.state_files import split_path
-from monolith.checkpoint.tensor_file import FileSum, read_tensors
+from monolith.checkpoint.tensor_file import tensors_of
 from monolith.checkpoint.train_state import RestoredFrom, extra_state_of
 from monolith.checkpoint.value_tree import decode
 from monolith.closing import Closing
@@ -55,11 +55,10 @@ class LoadedCheckpoint(Closing):
     def __init__(self, path: str, stores: Mapping[str, Store], parts: Parts = ALL_PARTS) -> None:
         self.path = path
         self.manifest = read_manifest(path)
-        self._folder = open_storage(split_path(path)[0])
         self._prepared: list[StoreRestore] = []
         rows: Mapping[str, RestoredRows] = stores if parts.rows is None else parts.rows
         with ExitStack() as undone, ThreadPoolExecutor(1, "monolith-checkpoint-read") as beside:
-            reading = beside.submit(self._read_tensors)
+            reading = beside.submit(tensors_of, open_storage(split_path(path)[0]), self.manifest.tensors)
             if self.manifest.kind == "full":
                 for name, folders in snapshots_of(path, self.manifest, rows, is_needed=parts.takes).items():
                     ignored = parts.ignore_unknown_tables
@@ -84,12 +83,6 @@ class LoadedCheckpoint(Closing):
     def close(self) -> None:
         """Discards everything that was not loaded."""
         self._closing.close()
-
-    def _read_tensors(self) -> dict[str, Tensor]:
-        entry = self.manifest.tensors
-        if entry is None:
-            return {}
-        return read_tensors(self._folder, entry.name, FileSum(bytes=entry.bytes, crc32c=entry.crc32c))
 
 
 class Prepared(NamedTuple):
@@ -136,7 +129,8 @@ def restore_all(
         NotFoundError, DataLossError: a file is missing or damaged; nothing was changed.
     """
     checkpoint, saved = _restore_model(path, state, options, parts, checked)
-    has_kept = parts.lost or parts.lost_dense is not None or _any_kept(state, parts.keeps)
+    names = [*({} if state.model is None else model_state(state.model)), *state.stores]
+    has_kept = parts.lost or parts.lost_dense is not None or any(parts.keeps(name) for name in names)
     is_new = state.global_step == 0 and not state.applied
     if not has_kept or is_new:
         for part in ("schedules", "extra"):
@@ -243,11 +237,6 @@ def _begin_anew(state: TrainState, keeps: Keeps) -> None:
         if not keeps(name):
             module.discard()
             module.leave()
-
-
-def _any_kept(state: TrainState, keeps: Keeps) -> bool:
-    weights = {} if state.model is None else model_state(state.model)
-    return any(keeps(name) for name in [*weights, *state.stores])
 
 
 def require_fit(saved: Mapping[str, Any], state: TrainState) -> dict[str, dict[str, Any]]:

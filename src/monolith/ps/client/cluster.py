@@ -306,10 +306,8 @@ class PsCluster:
                 )
         before, self._channels[index] = self._channels[index], channel
         self._described[index] = described
-        stay, self._stays[index] = (
-            self._stays[index],
-            LivenessStream(channel, self.client, described.life, self._tell_loss),
-        )
+        stay = self._stays[index]
+        self._stays[index] = LivenessStream(channel, self.client, described.life, self._tell_loss)
         stay.end()
         with self._staying:
             tunnel = self._tunnels.pop(index, None)
@@ -408,7 +406,7 @@ class PsCluster:
             try:
                 answers.append(call.result())
             except OpError as error:
-                if not _is_absence(error):
+                if error.error_code not in {4, 14}:  # an answer in time, over a connection
                     raise
                 missing.append(channel.title)
         if missing:
@@ -441,10 +439,6 @@ class PsCluster:
                 f"{channel.title} reports index {described.index} of {described.num_ps}, expected index"
                 f" {index} of {self.num_ps}; give the addresses of all servers, in the order of their index"
             )
-
-
-def _is_absence(error: OpError) -> bool:
-    return error.error_code in {4, 14}  # no answer in time, or no connection
 
 
 def _require_addresses(servers: Sequence[str]) -> None:

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 import threading
 import weakref
 from itertools import chain
 from typing import TYPE_CHECKING
 
 from monolith.errors import CancelledError, FailedPreconditionError, OpError
-from monolith.ps._wire_values import (
-    blocks_in,
-    buckets_message,
-    file_in,
-    mark_message,
-    stamp_in,
-    stamp_message,
-    write_message,
-)
+from monolith.ps._wire_values import blocks_in, buckets_message, file_in, mark_message, stamp_in, write_message
 from monolith.ps.server.push_gates import rows_owner
 from monolith.rpc.protos import parameter_server_pb2 as messages
 from monolith.tables import (
@@ -240,7 +231,8 @@ class RemoteOwners:
     def set_initialized(self) -> None:
         """Marks all servers as initialized: their state was restored, or a run begins with it."""
         self._store.open_at_new_servers()
-        lives = {(moment.life.generation, moment.life.life) for moment in self._moments()}
+        moments = self._store.cluster.ask("Moment", messages.StoreRequest(store=self._store.name))
+        lives = {(moment.life.generation, moment.life.life) for moment in moments}
         if len(lives) > 1:  # without a checkpoint a restarted server begins empty
             self._begin_life(generation=0)
         self._store.cluster.set_initialized(self._name)
@@ -257,18 +249,11 @@ class RemoteOwners:
         stamps = {index: agreed_stamps(applied, self.owned[index]) for index in lost}
         life = self._begin_life(generation=generation)
         for index, own in stamps.items():
-            request = messages.ResumeRequest(
-                store=self._store.name, stamps=[stamp_message(stamp) for stamp in own.values()], life=life
-            )
-            self._store.cluster.ask_one(index, "Resume", request)
+            self._store.cluster.ask_one(index, "Resume", self._store.resume_request(own, life))
         self._store.refresh_newest_time()
-
-    def _moments(self) -> list[messages.MomentResponse]:
-        return self._store.cluster.ask("Moment", messages.StoreRequest(store=self._store.name))
 
     def _begin_life(self, *, generation: int) -> messages.Life:
         """Sets a new common `life` on all servers."""
-        highest = max([generation, *(moment.life.generation for moment in self._moments())])
-        life = messages.Life(generation=highest + 1, life=secrets.randbits(63))
+        life = self._store.next_life(generation)
         self._store.take_life(life)
         return life

@@ -43,15 +43,7 @@ from monolith.tables import (
     sum_of_reports,
     time_array,
 )
-from monolith.tables.local import (
-    NO_TICKET,
-    NativeStore,
-    NativeTables,
-    OpenPlans,
-    RemotePlan,
-    agreed_stamps,
-    split_batch,
-)
+from monolith.tables.local import NO_TICKET, NativeStore, NativeTables, OpenPlans, RemotePlan, agreed_stamps
 from monolith.tables.snapshot import match_tables
 
 if TYPE_CHECKING:
@@ -61,7 +53,7 @@ if TYPE_CHECKING:
 
     from monolith.deltalog import DeltaLog
     from monolith.deltalog.publish import StorePublishingConfig
-    from monolith.tables import Pending, Plan, Rows, TableConfig
+    from monolith.tables import BatchStamp, Pending, Plan, Rows, TableConfig
     from monolith.tables.formats import RowBlock
     from monolith.tables.snapshot import SnapshotManifest
 
@@ -308,18 +300,8 @@ class PsStore(NativeStore[RemotePlan]):
     def resume(self, *, applied: Sequence[OwnerClock], generation: int) -> None:
         """Resumes at the batches of a saved run; rejects earlier marks, readers and workers from now on."""
         stamps = [agreed_stamps(applied, owned) for owned in self.owned]
-        moments = self.cluster.ask("Moment", messages.StoreRequest(store=self.name))
-        highest = max([generation, *(moment.life.generation for moment in moments)])
-        life = messages.Life(generation=highest + 1, life=secrets.randbits(63))
-        self.cluster.ask(
-            "Resume",
-            [
-                messages.ResumeRequest(
-                    store=self.name, stamps=[stamp_message(stamp) for stamp in own.values()], life=life
-                )
-                for own in stamps
-            ],
-        )
+        life = self.next_life(generation)
+        self.cluster.ask("Resume", [self.resume_request(own, life) for own in stamps])
         self.refresh_newest_time()
 
     # All servers
@@ -390,6 +372,17 @@ class PsStore(NativeStore[RemotePlan]):
             if answer.is_new:
                 self._follow(index)
 
+    def next_life(self, generation: int) -> messages.Life:
+        """Returns a new `life`, of a generation above this one and above those of the servers."""
+        moments = self.cluster.ask("Moment", messages.StoreRequest(store=self.name))
+        highest = max([generation, *(moment.life.generation for moment in moments)])
+        return messages.Life(generation=highest + 1, life=secrets.randbits(63))
+
+    def resume_request(self, stamps: Mapping[int, BatchStamp], life: messages.Life) -> messages.ResumeRequest:
+        """Returns the request that resumes one server at the stamps of a saved run."""
+        plain = [stamp_message(stamp) for stamp in stamps.values()]
+        return messages.ResumeRequest(store=self.name, stamps=plain, life=life)
+
     def take_life(self, life: messages.Life) -> None:
         """Sets this `life` on all servers, which ends marks and readers; rows and workers stay."""
         self.cluster.ask("Configure", _configuration(self.name, self._agreement, adopted=life))
@@ -434,18 +427,19 @@ class PsStore(NativeStore[RemotePlan]):
         flat_buckets = bucket_array(buckets, len(flat), _SUBJECT)
         for begin in range(0, max(1, len(flat)), _IDS_PER_MESSAGE):
             part = slice(begin, begin + _IDS_PER_MESSAGE)
-            some = flat[part]
-            batches = split_batch(
-                some, np.array([0, len(some)]), len(self.owned), None if flat_buckets is None else flat_buckets[part]
-            )
+            some, told = flat[part], None if flat_buckets is None else flat_buckets[part]
+            if told is not None and len(told) and told.max() >= NUM_BUCKETS:
+                raise InvalidArgumentError(f"a bucket must be in [0, {NUM_BUCKETS}), got {told.max()}")
+            owners = (_core.bucket_of(some) if told is None else told).astype(np.int64) * len(self.owned) // NUM_BUCKETS
+            grouped, sizes = _core.group_by_index(owners, len(self.owned))
             yield [
                 kind(
                     store=self.name,
                     table=table,
-                    ids=np.ascontiguousarray(batch.ids, "<i8").tobytes(),
-                    buckets=b"" if batch.buckets is None else np.ascontiguousarray(batch.buckets, "<u2").tobytes(),
+                    ids=np.ascontiguousarray(some[own], "<i8").tobytes(),
+                    buckets=b"" if told is None else np.ascontiguousarray(told[own], "<u2").tobytes(),
                 )
-                for batch in batches
+                for own in np.split(grouped, np.cumsum(sizes)[:-1])
             ]
 
     def _load_order(self, own: range, buckets: range, *, replace: bool) -> messages.LoadOrder:

@@ -20,7 +20,7 @@ from monolith.errors import InvalidArgumentError, PermissionDeniedError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from torch import Tensor, nn
+    from torch import nn
 
 _ROOMS = {"torch.optim": torch.optim, "monolith.optim": optim}
 """Modules whose optimizers every server has."""
@@ -238,12 +238,8 @@ def _plain(value: Any, subject: str) -> Any:
         return value
     if isinstance(value, list | tuple):
         return tuple(_plain(item, subject) for item in value)
-    shown = f"a tensor {_shape(value)}" if isinstance(value, torch.Tensor) else repr(value)
+    shown = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
     raise InvalidArgumentError(
         f"{subject} must be a plain value (number, text, True, False, None, or some of them in a tuple) to travel to a"
         f" server, got {shown}"
     )
-
-
-def _shape(value: Tensor) -> str:
-    return f"of shape {tuple(value.shape)}"

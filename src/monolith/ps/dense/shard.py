@@ -1,4 +1,4 @@
-"""`DenseShard`: the dense weights of one server, as served to clients. `dense_wire.py` defines the messages."""
+"""`DenseShard`: the dense weights of one server, as served to clients. `wire.py` defines the messages."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from monolith.ps.dense.state_transfer import PackedState, pack, room_for, unpack
 from monolith.ps.dense.wire import Kind
 from monolith.ps.recovery.recording import NoRecording
 from monolith.ps.server.hosted_weights import HostedWeights
-from monolith.ps.server.push_gates import DENSE_OWNER
+from monolith.ps.server.push_gates import DENSE_OWNER, OwnerPushGate
 from monolith.tables import differences
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 Answer: TypeAlias = "tuple[bytes, Sequence[Any]]"
 
 
-class DensePushGate(Protocol):
+class DensePushGate(OwnerPushGate, Protocol):
     """Gate for pushes, which a client holds for a cut; implemented by `_core.PushGate`."""
 
     def enter(self, worker: int, seq: int, applied: int) -> bool:
@@ -44,15 +44,6 @@ class DensePushGate(Protocol):
 
     def leave(self) -> None:
         """Marks the push as done."""
-
-    def hold(self, seconds: float) -> bool:
-        """Holds new pushes until `release` or the timeout, and drains the others. Returns False if one stays inside."""
-
-    def allow(self, limits: dict[int, int]) -> None:
-        """Sets worker -> number of the last batch whose push may pass during the hold."""
-
-    def release(self) -> None:
-        """Lets all pushes pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,11 +146,6 @@ class DenseShard:
         """Returns the number of applied batches of all workers."""
         with self._lock:
             return self._clock.steps
-
-    @property
-    def has_state(self) -> bool:
-        """Whether a client has configured the weights."""
-        return self._weights is not None
 
     # Client side
 

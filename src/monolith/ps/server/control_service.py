@@ -194,14 +194,14 @@ class ControlService:
 
     def Situation(self, request: messages.StoreRequest) -> Any:  # noqa: N802 - as on the wire
         """Returns the statistics of a store."""
-        rows = self._rows(request.store)
+        rows = self.stores.find(request.store)
         return stats_message(
             rows.store.stats(), epoch=rows.last_epoch, life=_life_message(rows), newest_times=rows.newest_times()
         )
 
     def Moment(self, request: messages.StoreRequest) -> Any:  # noqa: N802 - as on the wire
         """Returns epoch, newest times and `life`, for cuts and marks."""
-        rows = self._rows(request.store)
+        rows = self.stores.find(request.store)
         return messages.MomentResponse(
             epoch=rows.last_epoch, newest_times=rows.newest_times(), life=_life_message(rows)
         )
@@ -243,7 +243,7 @@ class ControlService:
 
     def CutAt(self, request: messages.CutAtRequest) -> Any:  # noqa: N802 - as on the wire
         """Freezes the rows."""
-        rows = self._rows(request.store)
+        rows = self.stores.find(request.store)
         opened = rows.cut_at(request.epoch, request.newest_times)
         number = self.visitors.keep(request.client, opened)
         cut = opened.cut
@@ -274,10 +274,12 @@ class ControlService:
         self.visitors.find(request.number, OpenCut).give_up_write()
         return messages.Done()
 
-    def ReleaseCut(self, request: messages.CutRequest) -> Any:  # noqa: N802 - as on the wire
-        """Releases a cut and its old row images."""
+    def ReleaseCut(self, request: messages.CutRequest | messages.TicketRequest) -> Any:  # noqa: N802 - as on the wire
+        """Releases a cut and its old row images; checked blocks; a restore, which is cancelled or ends."""
         self.visitors.drop(request.number)
         return messages.Done()
+
+    DropLoad = DropRestore = ReleaseCut
 
     # Readers
 
@@ -285,7 +287,7 @@ class ControlService:
         """Opens a reader of changes, or reports that there is none."""
         at = mark_in(request.at) if request.HasField("at") else None
         epoch = request.epoch if request.HasField("epoch") else None
-        reached, was_known = self._rows(request.store).open_reader(request.name, at, epoch)
+        reached, was_known = self.stores.find(request.store).open_reader(request.name, at, epoch)
         return messages.ReaderResponse(is_known=reached is not None, was_known=was_known, epoch=reached or 0)
 
     def ReaderPosition(self, request: messages.ReaderRequest) -> Any:  # noqa: N802 - as on the wire
@@ -321,22 +323,22 @@ class ControlService:
     def Touch(self, request: messages.TouchRequest) -> Any:  # noqa: N802 - as on the wire
         """Marks rows as changed."""
         ids, buckets = _ids_in(request)
-        self._rows(request.store).store.touch(request.table, ids, buckets=buckets)
+        self.stores.find(request.store).store.touch(request.table, ids, buckets=buckets)
         return messages.Done()
 
     def Erase(self, request: messages.EraseRequest) -> Any:  # noqa: N802 - as on the wire
         """Removes rows and admission counts."""
         ids, buckets = _ids_in(request)
-        return messages.EraseResponse(rows=self._rows(request.store).erase(request.table, ids, buckets))
+        return messages.EraseResponse(rows=self.stores.find(request.store).erase(request.table, ids, buckets))
 
     def RowsBySlot(self, request: messages.RowsBySlotRequest) -> Any:  # noqa: N802 - as on the wire
         """Counts rows by slot."""
-        return messages.RowsBySlotResponse(rows=self._rows(request.store).store.rows_by_slot(request.table))
+        return messages.RowsBySlotResponse(rows=self.stores.find(request.store).store.rows_by_slot(request.table))
 
     def CheckBlocks(self, requests: Iterator[messages.CheckBlocksRequest]) -> Any:  # noqa: N802 - as on the wire
         """Receives and checks blocks to load."""
         order, blocks = _ordered(requests)
-        prepared = self._rows(order.store).prepare_load(
+        prepared = self.stores.find(order.store).prepare_load(
             blocks,
             buckets=buckets_in(order.buckets),
             emptied=buckets_in(order.emptied) if order.HasField("emptied") else None,
@@ -349,14 +351,9 @@ class ControlService:
         self.visitors.drop(request.number)
         return messages.LoadResponse(**asdict(report))
 
-    def DropLoad(self, request: messages.TicketRequest) -> Any:  # noqa: N802 - as on the wire
-        """Drops checked blocks."""
-        self.visitors.drop(request.number)
-        return messages.Done()
-
     def PrepareRestore(self, request: messages.PrepareRestoreRequest) -> Any:  # noqa: N802 - as on the wire
         """Reads and checks files to restore."""
-        prepared = self._rows(request.store).prepare_restore(
+        prepared = self.stores.find(request.store).prepare_restore(
             request.folder,
             request.manifest,
             buckets=buckets_in(request.buckets),
@@ -370,15 +367,10 @@ class ControlService:
         report = self.visitors.find(request.number, PreparedRows).load()
         return messages.LoadRestoreResponse(rows=report.rows)
 
-    def DropRestore(self, request: messages.TicketRequest) -> Any:  # noqa: N802 - as on the wire
-        """Cancels or ends a restore."""
-        self.visitors.drop(request.number)
-        return messages.Done()
-
     def Resume(self, request: messages.ResumeRequest) -> Any:  # noqa: N802 - as on the wire
         """Resumes from a saved state."""
         stamps = [stamp_in(stamp) for stamp in request.stamps]
-        self._rows(request.store).resume(stamps, (request.life.generation, request.life.life))
+        self.stores.find(request.store).resume(stamps, (request.life.generation, request.life.life))
         self.stores.mark_resumed(rows_owner(request.store))
         return messages.Done()
 
@@ -387,18 +379,18 @@ class ControlService:
         order, blocks = _ordered(requests)
         if len(blocks) != 1:
             raise InvalidArgumentError(f"assign: one block expected, got {len(blocks)}")
-        self._rows(order.store).store.assign_at(blocks[0], _array(order.times, "<i8"), add=order.add)
+        self.stores.find(order.store).store.assign_at(blocks[0], _array(order.times, "<i8"), add=order.add)
         return messages.Done()
 
     def Evict(self, request: messages.EvictRequest) -> Any:  # noqa: N802 - as on the wire
         """Removes expired rows."""
-        rows = self._rows(request.store)
+        rows = self.stores.find(request.store)
         rows.raise_newest_times(request.newest_times)
         return messages.EvictResponse(rows=rows.store.evict(now=request.now))
 
     def LookRow(self, request: messages.LookRowRequest) -> Any:  # noqa: N802 - as on the wire
         """Returns the row of a key, if this server has it; for debugging. Inserts nothing, and blocks no other call."""
-        native = self._rows(request.store).store.native
+        native = self.stores.find(request.store).store.native
         names = list(native.schema.names)
         if request.table not in names:
             raise NotFoundError(f"store {request.store!r} has no table {request.table!r}; it has {', '.join(names)}")
@@ -418,7 +410,7 @@ class ControlService:
         wish = PublishingRequest(
             request.name, request.log, request.base_folder or None, request.interval_seconds, request.record_bytes
         )
-        self._rows(request.store).publishing.begin(wish, request.position)
+        self.stores.find(request.store).publishing.begin(wish, request.position)
         return self._published(request.store, now=False, saved=False)
 
     def Published(self, request: messages.PublishedRequest) -> Any:  # noqa: N802 - as on the wire
@@ -428,7 +420,7 @@ class ControlService:
     # Implementation
 
     def _published(self, store: str, *, now: bool, saved: bool) -> messages.PublishedResponse:
-        position = self._rows(store).publishing.published(now=now, saved=saved)
+        position = self.stores.find(store).publishing.published(now=now, saved=saved)
         return messages.PublishedResponse(
             numbers=position.numbers, ended=position.ended, mark=mark_message(position.mark), written=position.written
         )
@@ -437,11 +429,8 @@ class ControlService:
         if self.on_assign is None:
             raise FailedPreconditionError("notes: this server has its place among the servers of a job, and keeps none")
 
-    def _rows(self, name: str) -> HostedRows:
-        return self.stores.find(name)
-
     def _reader(self, request: messages.ReaderRequest) -> tuple[HostedRows, LocalChangeReader]:
-        rows = self._rows(request.store)
+        rows = self.stores.find(request.store)
         return rows, rows.reader(request.name, mark_in(request.opened_at))
 
 

@@ -73,7 +73,7 @@ class PushGates:
         """
         give_up = time.monotonic() + seconds
         with self._changed:
-            while self._is_held_by_other(client):
+            while self._holder not in {None, client} and time.monotonic() < self._until:
                 rest = min(give_up, self._until) - time.monotonic()
                 if time.monotonic() >= give_up:
                     raise DeadlineExceededError(f"hold: another client held the pushes for {seconds} s; try again")
@@ -125,9 +125,6 @@ class PushGates:
 
     def _is_held_by(self, client: int) -> bool:
         return self._holder == client and time.monotonic() < self._until
-
-    def _is_held_by_other(self, client: int) -> bool:
-        return self._holder not in {None, client} and time.monotonic() < self._until
 
 
 def _lacks(clock: Mapping[int, int], least: Mapping[int, int]) -> bool:

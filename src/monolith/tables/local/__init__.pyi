@@ -11,7 +11,6 @@ from .plan import NativeSession as NativeSession
 from .plan import NativeStore as NativeStore
 from .plan import OpenPlans as OpenPlans
 from .plan import RemotePlan as RemotePlan
-from .split_batch import split_batch as split_batch
 from .store import LocalStore as LocalStore
 from .store import LocalWorkerSession as LocalWorkerSession
 from .store import agreed_stamps as agreed_stamps

@@ -123,7 +123,10 @@ def _latest_of(
 ) -> list[NDArray[np.float32]] | None:
     if rule.latest is None:
         return None
-    _require_latest_of_all(rule.latest, len(plans), subject)
+    if len(rule.latest) != len(plans):
+        raise InvalidArgumentError(
+            f"{subject}: latest must have one tensor per plan ({len(plans)}), got {len(rule.latest)}"
+        )
     if not any(native.uses_latest):
         return None
     return [
@@ -195,16 +198,6 @@ def spread_latest(native: NativeTables, plan: _core.Plan, latest: NDArray[np.flo
     spread = np.zeros(len(used), np.float32)
     spread[used] = latest
     return spread
-
-
-def _require_latest_of_all(latest: Sequence[object], num_plans: int, subject: str) -> None:
-    """Rejects latest rows that do not match the plans.
-
-    Raises:
-        InvalidArgumentError: there are more or fewer of them.
-    """
-    if len(latest) != num_plans:
-        raise InvalidArgumentError(f"{subject}: latest must have one tensor per plan ({num_plans}), got {len(latest)}")
 
 
 def _num_latest(native: NativeTables, plan: _core.Plan) -> int:

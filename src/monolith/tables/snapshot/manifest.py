@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monolith import _core
@@ -157,14 +157,10 @@ def manifest_of(storage: Storage) -> SnapshotManifest:
 def _plain(manifest: SnapshotManifest) -> dict[str, Any]:
     """Returns plain dictionaries; the caller's values unchanged."""
     document: dict[str, Any] = {field.name: getattr(manifest, field.name) for field in fields(manifest)}
-    document["tables"] = [_plain_entry(table) for table in manifest.tables]
-    document["files"] = [_plain_entry(file) for file in manifest.files]
+    document["tables"] = [asdict(table) for table in manifest.tables]
+    document["files"] = [asdict(file) for file in manifest.files]
     document["applied"] = clocks_json(manifest.applied)
     return document
-
-
-def _plain_entry(entry: TableEntry | FileEntry) -> dict[str, Any]:
-    return {field.name: getattr(entry, field.name) for field in fields(entry)}
 
 
 def _built(document: Mapping[str, Any]) -> SnapshotManifest:
