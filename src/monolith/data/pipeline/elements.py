@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 from torch import Tensor
 
-from monolith.data.pipeline.stage import KnownLength, Stage, StageReading, StageSource, whole_number
+from monolith.data.pipeline.stage import KnownLength, Stage, StageReading, StageSource, resumed, whole_number
 from monolith.data.position import SavedPosition, encode_position, nested
 from monolith.data.rows import has_rows, num_rows_of, select_rows
 
@@ -130,10 +130,7 @@ class Take(Stage[T, T]):
 
     def read(self, source: StageSource[T], position: bytes | None) -> Reading[T]:
         """Starts a reading; its position is that of the source, and how many were taken."""
-        if position is None:
-            return _TakeReading(source.read(), 0, self._count)
-        saved = SavedPosition(position, "take")
-        return _TakeReading(source.read(saved.position("source")), saved.number("taken"), self._count)
+        return _TakeReading(*resumed(source, position, "take", "taken"), self._count)
 
     def known(self, source: KnownLength) -> KnownLength:
         """Returns the length of the source, at most `count`."""
@@ -220,10 +217,8 @@ class Share(Stage[T, T]):
 
     def read(self, source: StageSource[T], position: bytes | None) -> Reading[T]:
         """Starts a reading; its position is that of the source, and how many of its elements are before it."""
-        if position is None:
-            return _ShareReading(source.read(), 0, self._index, self._count)
-        saved = SavedPosition(position, _SHARE).require_same(index=self._index, count=self._count)
-        return _ShareReading(source.read(saved.position("source")), saved.number("elements"), self._index, self._count)
+        place = resumed(source, position, _SHARE, "elements", index=self._index, count=self._count)
+        return _ShareReading(*place, self._index, self._count)
 
     def known(self, source: KnownLength) -> KnownLength:
         """Returns the number of elements of this share."""

@@ -11,8 +11,8 @@ import torch
 from monolith.data.batch import Batch
 from monolith.data.operators.row_draws import row_keys
 from monolith.data.pipeline.draws import key_of, mix
-from monolith.data.pipeline.stage import Stage, StageReading, StageSource, whole_number
-from monolith.data.position import SavedPosition, encode_position, nested
+from monolith.data.pipeline.stage import Stage, StageReading, StageSource, resumed, whole_number
+from monolith.data.position import encode_position, nested
 from monolith.data.rows import has_rows, keep_rows, num_rows_of, select_rows
 from monolith.tensors import Ragged
 
@@ -53,10 +53,7 @@ class Split(Stage[Any, Any]):
 
     def read(self, source: StageSource[Any], position: bytes | None) -> Reading[Any]:
         """Starts a reading; its position is that of the source, and how many rows it had up to there."""
-        if position is None:
-            return _SplitReading(source.read(), self, 0)
-        saved = SavedPosition(position, _KIND).require_same(seed=self._seed, by=self._by)
-        return _SplitReading(source.read(saved.position("source")), self, saved.number("rows"))
+        return _SplitReading(*resumed(source, position, _KIND, "rows", seed=self._seed, by=self._by), self)
 
     def identity(self) -> dict[str, Any]:
         """Returns what a position must have been saved with."""
@@ -86,7 +83,7 @@ class Split(Stage[Any, Any]):
 
 
 class _SplitReading(StageReading[Any, Any]):
-    def __init__(self, source: Reading[Any], split: Split, rows: int) -> None:
+    def __init__(self, source: Reading[Any], rows: int, split: Split) -> None:
         super().__init__(source)
         self._split = split
         self._rows = rows
@@ -131,14 +128,12 @@ class Deduplicate(Stage[Batch, Batch]):
 
     def read(self, source: StageSource[Batch], position: bytes | None) -> Reading[Batch]:
         """Starts a reading; its position is that of the source at the start of the window, and the batches since."""
-        if position is None:
-            return _DeduplicateReading(source.read(), self, 0)
-        saved = SavedPosition(position, _DEDUPLICATE).require_same(columns=list(self.columns), window=self.window)
-        return _DeduplicateReading(source.read(saved.position("source")), self, saved.number("batches"))
+        identity = {"columns": list(self.columns), "window": self.window}
+        return _DeduplicateReading(*resumed(source, position, _DEDUPLICATE, "batches", **identity), self)
 
 
 class _DeduplicateReading(StageReading[Batch, Batch]):
-    def __init__(self, source: Reading[Batch], stage: Deduplicate, batches_to_replay: int) -> None:
+    def __init__(self, source: Reading[Batch], batches_to_replay: int, stage: Deduplicate) -> None:
         super().__init__(source)
         self._stage = stage
         self._seen = _RecentKeys(stage.window)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from monolith.closing import Closing
 from monolith.data.position import NEXT_ACTION, SavedPosition, encode_position
@@ -140,6 +140,16 @@ class StageSource(Protocol[S_co]):
 
     def for_epoch(self, epoch: int) -> StageSource[S_co]:
         """Returns the same elements, in the order of this pass over the data."""
+
+
+def resumed(
+    source: StageSource[S], position: bytes | None, kind: str, number: str, /, **same: Any
+) -> tuple[Reading[S], int]:
+    """Returns the source's reading from a position of this kind of stage, and a number in it; 0 without a position."""
+    if position is None:
+        return source.read(), 0
+    saved = SavedPosition(position, kind).require_same(**same)
+    return source.read(saved.position("source")), saved.number(number)
 
 
 class Stage(ABC, Generic[S, T_co]):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from monolith.data.pipeline.draws import permutation
-from monolith.data.pipeline.stage import KnownLength, Stage, StageReading, StageSource, whole_number
+from monolith.data.pipeline.stage import KnownLength, Stage, StageReading, StageSource, resumed, whole_number
 from monolith.data.position import SavedPosition, encode_position, nested
 from monolith.data.rows import has_rows, join_rows, num_rows_of, select_rows
 
@@ -38,11 +38,7 @@ class Rebatch(Stage[Any, Any]):
 
     def read(self, source: StageSource[Any], position: bytes | None) -> Reading[Any]:
         """Starts a reading; its position is that of the source before a block, and the number of returned rows."""
-        if position is None:
-            return _RebatchReading(source.read(), 0, self._size, self._drop_remainder)
-        saved = SavedPosition(position, _BATCH)
-        rows = saved.number("rows")
-        return _RebatchReading(source.read(saved.position("source")), rows, self._size, self._drop_remainder)
+        return _RebatchReading(*resumed(source, position, _BATCH, "rows"), self._size, self._drop_remainder)
 
     def known(self, source: KnownLength) -> KnownLength:
         """Returns the number of blocks that the rows fill."""
