@@ -15,7 +15,7 @@ import pytest
 from contracts.one_worker import ONE_TABLE, Worker
 from monolith import cli
 from monolith.ps import PsCluster, PsStore
-from monolith.ps.recovery.record_folder import RecordFolder
+from ps.recorded import states_in
 
 
 def started(*options: str) -> subprocess.Popen[str]:
@@ -58,8 +58,10 @@ def test_a_killed_server_recovers_with_its_rows(tmp_path: Path) -> None:
             with PsCluster([told["address"]]) as cluster:
                 store = PsStore(ONE_TABLE, servers=cluster)
                 Worker(store).train([1, 2, 3])
-                record = RecordFolder(str(tmp_path / "record"), 0, 1)
-                while not any(entry.stamps for file in record.found() for entry in file.meta.stores.values()):
+                record = tmp_path / "record"
+                while not any(
+                    entry.stamps for each in states_in(record, 0, 1).values() for entry in each.stores.values()
+                ):
                     time.sleep(0.01)
                 store.close()
         finally:

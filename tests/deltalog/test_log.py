@@ -347,11 +347,9 @@ def test_places_are_distinguished_and_invalid_ones_named() -> None:
 def test_increments_appended_together_are_read_one_by_one(place: str, tmp_path: Path) -> None:
     with DeltaLog(tmp_path / "log" if place == "files" else f"file://{tmp_path}/log") as log:
         with log.open_writer(PART) as writer:
-            assert [each.number for each in writer.append_all(lambda first: [{"kind": ROWS, "step": first}] * 3)] == [
-                1,
-                2,
-                3,
-            ]
+            first = writer.next_number()
+            found = writer.append_all([{"kind": ROWS, "step": first}] * 3)
+            assert [each.number for each in found] == [1, 2, 3]
             assert writer.append(kind=IncrementKind.STATE, payload=b"{}").number == 4
         with log.open_reader(PART) as reader:
             assert [(each.number, each.kind, each.step) for each in reader][1:] == [
@@ -366,7 +364,7 @@ def test_several_increments_in_a_folder_need_one_sync(log: DeltaLog, monkeypatch
     with log.open_writer(PART) as writer:
         synced: list[int] = []
         monkeypatch.setattr(os, "fdatasync", synced.append)
-        writer.append_all(lambda _: [{"kind": ROWS, "payload": b"x"}] * 5)
+        writer.append_all([{"kind": ROWS, "payload": b"x"}] * 5)
         assert len(synced) == 1
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -21,10 +23,9 @@ from monolith.export.manifest import ExportManifest, RowsPlace
 from monolith.files import CopyFile, replaced_file, text_files
 from monolith.job.queue_logs import QueueLogs
 from monolith.job.queues import JobQueues
-from monolith.ps.recovery.entries import RecordMeta
-from monolith.ps.recovery.record_file import RecoveryFileWriter
-from monolith.ps.recovery.record_folder import RecordFolder
-from monolith.ps.recovery.record_log import RecordLog
+from monolith.ps.recovery.entries import RecordedState, RowsEntry, Section
+from monolith.ps.recovery.old_files import OldFiles
+from monolith.ps.recovery.record_log import RecordBatch, RecordLog
 from monolith.tables import Fp32, HashTable, Segment, Sgd, TableConfig
 from monolith.tables.formats import import_entry_dump
 from monolith.tables.snapshot import MANIFEST_NAME, save, verify
@@ -32,7 +33,7 @@ from monolith.train.export.two_stage import CACHE, CachedItems, write_item_cache
 from online.joiner.joins import FolderJoin, append, outcome, traffic
 
 PART = "model.0000-1024"
-WRITER = 5
+OLD_RECORD = Path(__file__).parent.parent / "format" / "recovery_v1" / "record"
 IMPRESSIONS = 40
 
 
@@ -153,20 +154,54 @@ def _log(place: Callable[[Path], str], **options: Any) -> User:
     )
 
 
+def _read_record(folder: Path) -> RecordLog:
+    """Reads a record as a server does that starts."""
+    log, old = RecordLog(str(folder), 0, 2), OldFiles(str(folder), 0, 2)
+    with closing(log):
+        log.claim()
+        old.copy_to(log)
+        log.read()
+        old.remove()
+    return log
+
+
 def _records(folder: Path) -> list[int]:
-    return [file.meta.number for file in RecordFolder(str(folder), 0, 1).found()]
+    """Numbers of the states, which have all their rows."""
+    log = _read_record(folder)
+    for state in log.states.values():
+        sections = [entry.section for entry in state.stores.values()]
+        records = [number for section in sections if section is not None for number in section.records]
+        assert len(list(log.payloads(records))) == len(records)
+    return [state.stores["rows"].end for state in log.states.values()]
 
 
 def _append_record(folder: Path) -> None:
-    files = RecordFolder(str(folder), 0, 1)
-    files.make()
-    files.claim(WRITER)
-    log = RecordLog(files, WRITER)
+    log = _read_record(folder)
+    end = 1 + max((state.stores["rows"].end for state in log.states.values()), default=0)
 
-    def fill(_: RecoveryFileWriter, number: int) -> RecordMeta:
-        return replace(log.last, number=number)
+    def fill(batch: RecordBatch) -> RecordedState:
+        section = Section(begin=end - 1, records=(batch.add(IncrementKind.ROWS, b"rows" * 100),), rows=1)
+        rows = RowsEntry(
+            agreement="", lineage=1, generation=0, life=0, end=end, stamps={}, newest_times=(), snapshots={},
+            section=section,
+        )  # fmt: skip
+        return RecordedState(stores={"rows": rows})
 
-    log.append(fill, rate=None)
+    with closing(log):
+        log.append(fill)
+
+
+def _copy_old_record(folder: Path) -> None:
+    shutil.copytree(OLD_RECORD, folder, dirs_exist_ok=True)
+
+
+def _old_record(folder: Path) -> tuple[list[int], bool]:
+    """The rows of all stores, and the other state, whether in old files or in the log."""
+    log = _read_record(folder)
+    sections = [entry.section for state in log.states.values() for entry in state.stores.values()]
+    records = {number for section in sections if section is not None for number in section.records}
+    digest = sorted({crc32(payload) for payload in log.payloads(records)})
+    return digest, log.last.dense is not None and log.is_intact(log.last.dense.records) and bool(log.last.parts)
 
 
 def _take_job_file(folder: Path) -> None:
@@ -248,11 +283,7 @@ USERS = {
     "log in files": _log(lambda folder: str(folder / "log")),
     "log in small files": _log(lambda folder: str(folder / "log"), segment_bytes=600),
     "log in objects": _log(lambda folder: f"file://{folder}/log"),
-    "claim of a record": User(
-        prepare=lambda folder: RecordFolder(str(folder), 0, 1).claim(1),
-        write=lambda folder: RecordFolder(str(folder), 0, 1).claim(WRITER),
-        read=lambda folder: RecordFolder(str(folder), 0, 1).claimed_by(),
-    ),
+    "recovery record of version 1": User(prepare=_copy_old_record, write=_read_record, read=_old_record),
     "recovery record": User(prepare=_append_record, write=_append_record, read=_records, has_all=_continued),
     "queue of a job": User(write=_take_job_file, read=_job_files, has_all=_at_least),
     "queue in a file": User(

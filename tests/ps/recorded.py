@@ -6,13 +6,22 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from monolith.deltalog import DeltaLog, IncrementKind
 from monolith.ps import PsServer
 from monolith.ps.recovery.config import RecoveryConfig
-from monolith.ps.recovery.record_folder import RecordFolder
+from monolith.ps.recovery.entries import RecordedState
+from monolith.ps.recovery.record_log import RecordLog
 
 NEVER = 3600.0
 """Increments are written when a test asks for them."""
-_NOBODY = 1
+
+
+def states_in(folder: str | Path, index: int, num_ps: int) -> dict[int, RecordedState]:
+    """The states in the record of one server, which may be alive, by number."""
+    part = RecordLog(str(folder), index, num_ps).part
+    with DeltaLog(f"{folder}/servers") as log, log.open_reader(part) as reader:
+        states = [each for each in reader if each.kind is IncrementKind.STATE]
+        return {each.number: RecordedState.from_bytes(each.payload) for each in states}
 
 
 class Recorded:
@@ -35,13 +44,22 @@ class Recorded:
             while not server.write_record():
                 pass
 
-    def files(self, index: int) -> list[Path]:
-        """The record of one server, in its order."""
-        return sorted(Path(self.options.folder).glob(f"ps-{index}-of-{self._num_ps}.record-*"))
+    def record(self, index: int) -> RecordLog:
+        return RecordLog(self.options.folder, index, self._num_ps)
+
+    def states(self, index: int) -> dict[int, RecordedState]:
+        """The states in the record of one server, by number."""
+        return states_in(self.options.folder, index, self._num_ps)
+
+    def segments(self, index: int) -> list[Path]:
+        """Files of the record of one server, in their order."""
+        return sorted((Path(self.options.folder) / "servers" / "parts" / self.record(index).part).glob("*.log"))
 
     def lose(self, index: int) -> None:
         """Ends one without a last word: somebody else has its record."""
-        RecordFolder(self.options.folder, index, self._num_ps).claim(_NOBODY)
+        log = self.record(index)
+        log.claim()
+        log.close()
         self.servers[index].close(0.0)
 
     def bring_back(self, index: int) -> PsServer:

@@ -89,7 +89,7 @@ def test_rows_come_from_the_checkpoint_and_what_followed_from_the_record(tmp_pat
             save(counter, model)
             counter.step()
             servers.write()
-            assert [len(servers.files(index)) for index in range(2)] == [1, 1]
+            assert [len(servers.states(index)) for index in range(2)] == [1, 1]
             counter.step()
             servers.write()
         for index in range(2):
@@ -299,3 +299,24 @@ def test_an_increment_makes_way_for_a_restore(tmp_path: Path, monkeypatch: pytes
             waiting.setattr(recorder, "_waiting", 1)
             assert not servers.servers[0].write_record()
         assert servers.servers[0].write_record()
+
+
+def test_weights_that_do_not_change_hold_back_no_rows(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    with recorded(1, tmp_path / "record", model_dir=model) as servers:
+        with chief(servers) as counter:
+            counter.step()
+            servers.write()
+            for step in range(1, 4):
+                rows_only = counter.state.next_stamp()
+                Counter.step(counter, rows_only)
+                servers.write()
+                save(counter, model)
+                servers.write()
+                servers.write()
+                assert len(servers.states(0)) <= 2, step
+        servers.replace(0)
+        with chief(servers) as counter:
+            counter.dense.pull()
+            assert counter.dense_weight.tolist() == [-1.0, -1.0]
+            assert counter.counts(IDS) == [4.0] * len(IDS)

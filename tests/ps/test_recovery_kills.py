@@ -16,7 +16,6 @@ from monolith.checkpoint import Saver
 from monolith.errors import OpError
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.ps import PsCluster, PsStore
-from monolith.ps.recovery.record_folder import RecordFolder
 from monolith.tables.formats.row_block import BlockKind
 from monolith.tables.history import ALL_BUCKETS
 from ps.counting import Counter
@@ -25,8 +24,9 @@ IDS = range(60)
 
 _SERVER = """
 import json, os, signal, threading
+from monolith.deltalog.transports.file_transport import FileAppender, FileTransport
 from monolith.ps import PsServer
-from monolith.ps.recovery import record_file, record_folder
+from monolith.ps.recovery import record_log
 from monolith.ps.recovery.config import RecoveryConfig
 from monolith.ps.server.client_sessions import OpenCut
 
@@ -48,9 +48,9 @@ def die_in(owner, name):
 
 
 deaths = {
-    "increment": (record_file.RecoveryFileWriter, "_write"),
-    "end of an increment": (record_file.RecoveryFileWriter, "finish"),
-    "rotation": (record_folder.RecordFolder, "remove_others"),
+    "increment": (record_log.RecordBatch, "add"),
+    "end of an increment": (FileAppender, "append"),
+    "rotation": (FileTransport, "trim"),
     "checkpoint": (OpenCut, "write"),
 }
 if options["moment"] in deaths:
@@ -161,6 +161,4 @@ def test_kills_at_random_times_lose_what_was_not_written_and_nothing_else(zygote
                     expected += 1
                     if rng.random() < 0.05 or step == 3:
                         saver.save(counter.state)
-                record = RecordFolder(str(tmp_path / "record"), 0, 1)
-                assert record.claimed_by() is not None
     assert lost < expected + lost  # something was kept each time, or rows would disagree above

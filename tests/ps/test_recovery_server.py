@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from contracts.one_worker import DAY, ONE_TABLE, Worker, rows_of
+from monolith.deltalog.transports.file_transport import FileAppender
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError, UnavailableError
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.ps import DenseClient, PsCluster, PsServer, PsStore
 from monolith.ps.client import connections
-from monolith.ps.recovery import record_file
 from monolith.ps.recovery.config import RecoveryConfig
 from monolith.ps.recovery.keeping import RecoveryManager
 from monolith.tables import Segment, TableConfig
@@ -237,12 +237,15 @@ def flip_a_bit(path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "warning"),
     [
-        (flip_a_bit, "the checksum of its bytes does not match"),
-        (Path.unlink, "a part before number 4 is missing; all later parts are skipped"),
+        (flip_a_bit, "a part before number 6 is missing; all later parts are skipped"),
+        (Path.unlink, "a part before number 8 is missing; all later parts are skipped"),
     ],
 )
 def test_a_damaged_tail_costs_what_it_held_and_the_record_continues(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: Callable[[Path], None], warning: str
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[Path], None],
+    warning: str,
 ) -> None:
     with recorded(1, tmp_path) as servers:
         with opened(servers) as store:
@@ -251,7 +254,7 @@ def test_a_damaged_tail_costs_what_it_held_and_the_record_continues(
                 worker.train([1])
                 servers.write()
         servers.lose(0)
-        damage(servers.files(0)[2])
+        damage(servers.segments(0)[3])
         with caplog.at_level(logging.WARNING):
             servers.bring_back(0)
         assert warning in caplog.text
@@ -275,15 +278,15 @@ def test_a_disk_that_is_full_costs_nothing_but_time(
             servers.write()
             with monkeypatch.context() as full, caplog.at_level(logging.WARNING):
 
-                def refuse(*_: object) -> int:
+                def refuse(*_: object) -> None:
                     raise ResourceExhaustedError("file: no space left on device")
 
-                full.setattr(record_file.RecoveryFileWriter, "finish", refuse)
+                full.setattr(FileAppender, "append", refuse)
                 for _ in range(3):
                     worker.train([2])
                     servers.write()
             assert caplog.text.count("no space left on device") == 1
-            assert not list(tmp_path.glob("*.tmp"))
+            assert not list(tmp_path.rglob("*.tmp"))
             worker.train([3])
             servers.write()
         servers.replace(0)
@@ -295,9 +298,9 @@ def test_nothing_is_written_while_nothing_happens(tmp_path: Path) -> None:
     with recorded(1, tmp_path) as servers, opened(servers) as store:
         Worker(store).train([1])
         servers.write()
-        before = servers.files(0)
+        before = [path.read_bytes() for path in servers.segments(0)]
         servers.write()
-        assert servers.files(0) == before
+        assert [path.read_bytes() for path in servers.segments(0)] == before
 
 
 def test_a_record_without_checkpoints_restarts_from_scratch_when_it_is_long(
@@ -311,7 +314,7 @@ def test_a_record_without_checkpoints_restarts_from_scratch_when_it_is_long(
             for step in range(40):
                 worker.train([1, step])
                 servers.write()
-                sizes.append(len(servers.files(0)))
+                sizes.append(len(servers.segments(0)))
             before = content(store)
         assert max(sizes) < 20
         servers.replace(0)
@@ -373,7 +376,7 @@ def test_an_interval_of_0_keeps_nothing(tmp_path: Path) -> None:
     with recorded(1, tmp_path, interval=0.0) as servers:
         assert servers.servers[0].recovered is None
         assert not servers.servers[0].write_record()
-        assert servers.files(0) == []
+        assert servers.segments(0) == []
 
 
 def test_increments_come_by_themselves(tmp_path: Path) -> None:
@@ -381,7 +384,7 @@ def test_increments_come_by_themselves(tmp_path: Path) -> None:
         with opened(servers) as store:
             worker = Worker(store)
             worker.train([1])
-            while worker.last < 2000 and not any(path.stat().st_size > 0 for path in servers.files(0)):
+            while worker.last < 2000 and not servers.states(0):
                 worker.train([1])
         servers.servers[0].close()  # and one comes last
         servers.bring_back(0)

@@ -18,7 +18,7 @@ from monolith.tables import ChangePosition
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from monolith.clock import Clock
     from monolith.deltalog.transport import Appender, Claim, Transport
@@ -170,7 +170,8 @@ class PartWriter(Closing):
         self._schema_text = "" if schema is None else schema.text
         self._schema_digest = 0 if schema is None else schema.digest
         self._clock = clock or SystemClock()
-        self._writer = secrets.randbits(63)
+        self.writer = secrets.randbits(63)
+        """Random id of this writer."""
         self._needs = dict(needs or {})
         self._base = base
         self.generation = 0
@@ -193,26 +194,30 @@ class PartWriter(Closing):
             AbortedError: another writer has the part; this writer cannot continue.
             UnavailableError, ResourceExhaustedError, PermissionDeniedError: not written; the call may be retried.
         """
-        return self.append_all(lambda _: [{"mark": self.mark if mark is None else mark, **fields}])[0]
+        return self.append_all([{"mark": self.mark if mark is None else mark, **fields}])[0]
 
-    def append_all(self, batch: Callable[[int], Sequence[Mapping[str, Any]]]) -> list[Increment]:
+    def next_number(self) -> int:
+        """Returns the number of the next increment; after an error it reopens the part first, as `append` does."""
+        if self._appender is None:
+            self._open(after_writer=self.writer)
+        return self.last_number + 1
+
+    def append_all(self, batch: Sequence[Mapping[str, Any]]) -> list[Increment]:
         """Appends increments, which are durable when this returns; files are synced once for all of them.
 
         Args:
-            batch: Given the number of the first increment, returns the fields of each, as for `append`.
+            batch: The fields of each increment, as for `append`.
 
         Raises:
             The errors of `append`; a part of the increments may be in the log.
         """
-        if self._appender is None:
-            self._open(after_writer=self._writer)
-        first = self.last_number + 1
+        first = self.next_number()
         increments = [
             self._increment(number=number, generation=self.generation, **{"mark": self.mark, **fields})
-            for number, fields in enumerate(batch(first), first)
+            for number, fields in enumerate(batch, first)
         ]
         writes = [increment.encode() for increment in increments]
-        if self._transport.joins_records:
+        if self._transport.joins_records and len(writes) > 1:
             writes = [b"".join(writes)]
         appender, self._appender = self._appender, None
         assert appender is not None  # noqa: S101 - it was opened
@@ -255,7 +260,7 @@ class PartWriter(Closing):
     def _increment(self, **fields: Any) -> Increment:
         return Increment(
             part=self.part,
-            writer=self._writer,
+            writer=self.writer,
             schema_digest=self._schema_digest,
             published_ms=int(1000 * self._clock.now()),
             **fields,

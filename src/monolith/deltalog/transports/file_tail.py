@@ -249,9 +249,13 @@ class FileTail:
         return (self._next or 0) < end < NO_END
 
     def _later(self) -> list[SegmentFile]:
-        return [
-            segment for segment in segments_in(self._folder) if self._segment is not None and segment > self._segment
-        ]
+        """Returns the later segments; only the next one if it is of the same generation, without a listing."""
+        if self._segment is None:
+            return []
+        following = SegmentFile(self._segment.generation, self._segment.place + 1)
+        if (self._folder / following.name).exists():
+            return [following]
+        return [segment for segment in segments_in(self._folder) if segment > self._segment]
 
     def _enter_next(self, later: list[SegmentFile], end: int | None) -> bool:
         """Enters the next segment of this generation or, once it is decided how far this one counts, of a newer one.

@@ -1,18 +1,17 @@
 """The recovery record of a parameter server: written in the background during training, read after a restart.
 
-Byte grammar and rules: docs/formats/recovery.md. Read `recorder` first.
+It is a part of a delta log. Grammar and rules: docs/formats/recovery.md. Read `recorder` first.
 
     config         location and interval of the record, and the summary of a recovery
-    entries        metadata of each owner in one file of the record, and the lineage of rows
-    record_file    one file: created atomically, verified by checksums
-    record_folder  the files of one server
-    record_log     index of the files in the process that writes them
-    increment      one file being written
+    entries        the recorded state of each owner, and the lineage of rows
+    record_log     the record: rows and weights, and states that commit them
+    increment      one increment being written
     recording      interface between a server and its recorder
     recorder       writes an increment every few seconds
-    chain          selects the files and the snapshot that restore rows; no I/O
+    chain          selects the states and the snapshot that restore rows; no I/O
     recovering     recovers a server
     keeping        reads the record at the start of a server, then continues it
+    old_files      copies a record of version 1 into the log
 """
 
 from __future__ import annotations

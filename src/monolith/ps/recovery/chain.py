@@ -1,4 +1,4 @@
-"""Selects the record files, and the snapshot under them, that restore the rows of a store. Does no I/O."""
+"""Selects the recorded states, and the snapshot under them, that restore the rows of a store. Does no I/O."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping
 
-    from monolith.ps.recovery.entries import RecordMeta, RowsEntry
+    from monolith.ps.recovery.entries import RecordedState, RowsEntry
 
 _NEVER = -1
 
@@ -21,32 +21,34 @@ class RowsPlan:
     """None: no snapshot."""
     filters_id: int | None
     """The snapshot of which only the filters are loaded, because a section has all rows; None: there is none."""
-    files: tuple[int, ...]
-    """Numbers of the files whose sections are loaded, in this order."""
+    states: tuple[int, ...]
+    """Numbers of the states whose sections are loaded, in this order."""
     entry: RowsEntry | None
     """The restored state; None: that of the snapshot."""
     end: int
     """Epoch of the restored state."""
     cut_at: int | None
-    """Number of the first unusable file, because a file before it is missing; None: all are usable."""
+    """Number of the first unusable state, because one before it is missing; None: all are usable."""
 
 
-def plan_rows(metas: Sequence[RecordMeta], store: str, last: RowsEntry, snapshots: Collection[int]) -> RowsPlan | None:
+def plan_rows(
+    states: Mapping[int, RecordedState], store: str, last: RowsEntry, snapshots: Collection[int]
+) -> RowsPlan | None:
     """Returns how to restore the rows of a store; None: they cannot be restored.
 
     Any snapshot of the lineage works: a section holds the later values of everything that changed after an epoch, so
     that a section which begins before the snapshot only repeats rows of the snapshot.
 
     Args:
-        metas: Metadata of the readable files, in order.
+        states: The readable states by number, in order.
         store: Name of the store.
-        last: Entry of the store in the last file.
+        last: Entry of the store in the last state.
         snapshots: Snapshots of the newest checkpoint; empty without a checkpoint.
     """
     entries = [
-        (meta.number, meta.stores[store])
-        for meta in metas
-        if store in meta.stores and meta.stores[store].lineage == last.lineage
+        (number, state.stores[store])
+        for number, state in states.items()
+        if store in state.stores and state.stores[store].lineage == last.lineage
     ]
     whole = max((place for place, (_, entry) in enumerate(entries) if _is_whole(entry)), default=None)
     reaches_to = _NEVER if whole is None else entries[whole][1].end
@@ -60,28 +62,22 @@ def plan_rows(metas: Sequence[RecordMeta], store: str, last: RowsEntry, snapshot
     return _followed(None, entry.end, [(number, entry)], entries[whole + 1 :], filters_id=filters)
 
 
-def covered_files(metas: Sequence[RecordMeta], snapshots: Collection[int]) -> list[int]:
-    """Returns the numbers of files that are no longer needed: snapshots or later files have all that they hold.
+def first_needed(states: Mapping[int, RecordedState], snapshots: Collection[int]) -> int:
+    """Returns the number of the first state whose rows are needed: snapshots or later states have what is before it.
 
     Args:
-        metas: Metadata of all files, in order; the last one is never covered.
+        states: All states by number, in order; at least one. The last one is always needed.
         snapshots: Snapshots of the newest checkpoint.
     """
-    if not metas:
-        return []
-    last = metas[-1]
+    *before, (number, last) = states.items()
     epochs = {
-        name: max(_whole_end(metas, name, entry), _epoch_in(entry, snapshots)) for name, entry in last.stores.items()
+        name: max(_whole_end(states, name, entry), _epoch_in(entry, snapshots)) for name, entry in last.stores.items()
     }
-    covered = []
-    for meta in metas[:-1]:
-        if last.dense is not None and last.dense.number == meta.number:
-            continue
-        if all(
-            _is_covered(entry, last.stores.get(name), epochs.get(name, _NEVER)) for name, entry in meta.stores.items()
-        ):
-            covered.append(meta.number)
-    return covered
+    for earlier, state in before:
+        for name, entry in state.stores.items():
+            if not _is_covered(entry, last.stores.get(name), epochs.get(name, _NEVER)):
+                return earlier
+    return number
 
 
 def _is_whole(entry: RowsEntry) -> bool:
@@ -92,9 +88,9 @@ def _epoch_in(entry: RowsEntry, snapshots: Collection[int]) -> int:
     return max((epoch for number, epoch in entry.snapshots.items() if number in snapshots), default=_NEVER)
 
 
-def _whole_end(metas: Sequence[RecordMeta], store: str, last: RowsEntry) -> int:
+def _whole_end(states: Mapping[int, RecordedState], store: str, last: RowsEntry) -> int:
     """Returns the epoch before which sections end that precede a section with all rows."""
-    entries = [meta.stores[store] for meta in metas if store in meta.stores]
+    entries = [state.stores[store] for state in states.values() if store in state.stores]
     return max(
         (entry.end - 1 for entry in entries if entry.lineage == last.lineage and _is_whole(entry)), default=_NEVER
     )
@@ -106,7 +102,7 @@ def _is_covered(entry: RowsEntry, last: RowsEntry | None, epoch: int) -> bool:
     return entry.end <= epoch
 
 
-def _on_base(base: int, epoch: int, entries: Sequence[tuple[int, RowsEntry]]) -> RowsPlan:
+def _on_base(base: int, epoch: int, entries: list[tuple[int, RowsEntry]]) -> RowsPlan:
     later = [(number, entry) for number, entry in entries if entry.end > epoch]
     return _followed(base, epoch, [], later)
 
@@ -115,7 +111,7 @@ def _followed(
     base: int | None,
     reached: int,
     begun: list[tuple[int, RowsEntry]],
-    later: Sequence[tuple[int, RowsEntry]],
+    later: list[tuple[int, RowsEntry]],
     *,
     filters_id: int | None = None,
 ) -> RowsPlan:
@@ -132,7 +128,7 @@ def _followed(
     return RowsPlan(
         snapshot_id=base,
         filters_id=filters_id,
-        files=tuple(number for number, _ in used),
+        states=tuple(number for number, _ in used),
         entry=used[-1][1] if used else None,
         end=reached,
         cut_at=cut_at,

@@ -1,17 +1,24 @@
-"""Metadata of a recovery record file for each owner, and the lineage of rows. Grammar: docs/formats/recovery.md."""
+"""A state of a server in its recovery record, and the lineage of rows. Grammar: docs/formats/recovery.md."""
 
 from __future__ import annotations
 
+import json
 import secrets
+from base64 import b64decode, b64encode
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from monolith.errors import DataLossError
 from monolith.tables import stamps_from_json, stamps_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from monolith.tables import BatchStamp
+
+FORMAT_VERSION = 2
+"""Version of the states. A server skips those of another version: they belong to one run, and a checkpoint has older
+state. To change it: raise the number and describe the new format in docs/formats/recovery.md."""
 
 _MOST_SNAPSHOTS = 64
 
@@ -44,36 +51,14 @@ class Lineage:
             del self.snapshots[next(iter(self.snapshots))]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A byte range of a file."""
-
-    offset: int
-    bytes: int
-
-    def to_json(self) -> list[int]:
-        """Returns offset and size."""
-        return [self.offset, self.bytes]
-
-    @classmethod
-    def from_json(cls, value: Any) -> Place:
-        """Reads the result of `to_json`.
-
-        Raises:
-            TypeError, ValueError: the value is something else.
-        """
-        offset, size = value
-        return cls(_number(offset), _number(size))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     """Rows and tombstones of one store."""
 
     begin: int
     """The section has everything that changed after this epoch; 0: all rows."""
-    places: tuple[Place, ...]
-    """Row blocks, to be loaded in this order."""
+    records: tuple[int, ...]
+    """Numbers of the records with the row blocks, to be loaded in this order."""
     rows: int
 
 
@@ -92,7 +77,7 @@ class RowsEntry:
     snapshots: Mapping[int, int]
     """Snapshot id -> epoch, of this lineage."""
     section: Section | None
-    """None: the rows are in earlier files, or in a snapshot."""
+    """None: the rows are in earlier states, or in a snapshot."""
 
     def with_section(self, section: Section | None) -> RowsEntry:
         """Returns the same entry with these rows."""
@@ -117,7 +102,7 @@ class RowsEntry:
             if section is None
             else {
                 "begin": section.begin,
-                "places": [place.to_json() for place in section.places],
+                "records": list(section.records),
                 "rows": section.rows,
             },
         }
@@ -138,13 +123,13 @@ class RowsEntry:
             life=_number(life),
             end=_number(value["end"]),
             stamps=stamps_from_json(value["stamps"]),
-            newest_times=tuple(_number(seconds) for seconds in value["newest_times"]),
+            newest_times=_numbers(value["newest_times"]),
             snapshots={int(number): _number(epoch) for number, epoch in value["snapshots"].items()},
             section=None
             if section is None
             else Section(
                 begin=_number(section["begin"]),
-                places=tuple(Place.from_json(place) for place in section["places"]),
+                records=_numbers(section["records"]),
                 rows=_number(section["rows"]),
             ),
         )
@@ -158,9 +143,9 @@ class DenseEntry:
     origin: int
     stamps: Mapping[int, BatchStamp]
     index_bytes: int
-    number: int
-    """Number of the file that has the bytes."""
-    place: Place
+    bytes: int
+    records: tuple[int, ...]
+    """Numbers of the records with the bytes."""
 
     def to_json(self) -> dict[str, Any]:
         """Returns plain values."""
@@ -169,8 +154,8 @@ class DenseEntry:
             "origin": self.origin,
             "stamps": stamps_json(self.stamps),
             "index_bytes": self.index_bytes,
-            "number": self.number,
-            "place": self.place.to_json(),
+            "bytes": self.bytes,
+            "records": list(self.records),
         }
 
     @classmethod
@@ -187,73 +172,62 @@ class DenseEntry:
             origin=_number(value["origin"]),
             stamps=stamps_from_json(value["stamps"]),
             index_bytes=_number(value["index_bytes"]),
-            number=_number(value["number"]),
-            place=Place.from_json(value["place"]),
+            bytes=_number(value["bytes"]),
+            records=_numbers(value["records"]),
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RecordMeta:
-    """Metadata of one file."""
+class RecordedState:
+    """The state of a server that a record describes, with the records before it."""
 
-    index: int
-    num_ps: int
-    number: int
-    """Number of the file; increases."""
-    writer: int
-    """Random number of the process that wrote the file."""
-    initialized: frozenset[str]
+    initialized: frozenset[str] = frozenset()
     """Owners that a client has marked as initialized."""
     stores: Mapping[str, RowsEntry] = field(default_factory=dict)
     dense: DenseEntry | None = None
-    parts: Mapping[str, Place] = field(default_factory=dict)
-    """Small states of other parts of the server, in this file."""
+    parts: Mapping[str, bytes] = field(default_factory=dict)
+    """Small states of other parts of the server."""
 
-    def to_json(self) -> dict[str, Any]:
-        """Returns plain values."""
-        return {
-            "index": self.index,
-            "num_ps": self.num_ps,
-            "number": self.number,
-            "writer": self.writer,
+    def to_bytes(self) -> bytes:
+        """Encodes the state."""
+        document = {
+            "version": FORMAT_VERSION,
             "initialized": sorted(self.initialized),
             "stores": {name: entry.to_json() for name, entry in self.stores.items()},
             "dense": None if self.dense is None else self.dense.to_json(),
-            "parts": {name: place.to_json() for name, place in self.parts.items()},
+            "parts": {name: b64encode(data).decode() for name, data in self.parts.items()},
         }
+        return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     @classmethod
-    def from_json(cls, value: Any) -> RecordMeta:
-        """Reads the result of `to_json`.
+    def from_bytes(cls, text: bytes) -> RecordedState:
+        """Decodes what `to_bytes` wrote.
 
         Raises:
-            AttributeError, KeyError, TypeError, ValueError: the value is something else.
+            DataLossError: the text is something else.
         """
-        return cls(
-            index=_number(value["index"]),
-            num_ps=_number(value["num_ps"]),
-            number=_number(value["number"]),
-            writer=_number(value["writer"]),
-            initialized=frozenset(_text(owner) for owner in value["initialized"]),
-            stores={name: RowsEntry.from_json(entry) for name, entry in value["stores"].items()},
-            dense=None if value["dense"] is None else DenseEntry.from_json(value["dense"]),
-            parts={name: Place.from_json(place) for name, place in value["parts"].items()},
-        )
-
-    @property
-    def places(self) -> list[Place]:
-        """All byte ranges of this file that its metadata refers to."""
-        sections = [entry.section for entry in self.stores.values() if entry.section is not None]
-        places = [place for section in sections for place in section.places]
-        if self.dense is not None and self.dense.number == self.number:
-            places.append(self.dense.place)
-        return [*places, *self.parts.values()]
+        try:
+            value = json.loads(text)
+            if value["version"] != FORMAT_VERSION:
+                raise DataLossError(f"version {value['version']}, this build reads version {FORMAT_VERSION}")
+            return cls(
+                initialized=frozenset(_text(owner) for owner in value["initialized"]),
+                stores={name: RowsEntry.from_json(entry) for name, entry in value["stores"].items()},
+                dense=None if value["dense"] is None else DenseEntry.from_json(value["dense"]),
+                parts={name: b64decode(data, validate=True) for name, data in value["parts"].items()},
+            )
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+            raise DataLossError(f"not the fields of a state: {error!r}") from error
 
 
 def _number(value: Any) -> int:
     if type(value) is not int or value < 0:
         raise TypeError(f"{value!r} is not a count")
     return value
+
+
+def _numbers(values: Any) -> tuple[int, ...]:
+    return tuple(_number(value) for value in values)
 
 
 def _text(value: Any) -> str:

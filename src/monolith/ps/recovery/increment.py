@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from monolith.deltalog import IncrementKind
 from monolith.errors import AbortedError
-from monolith.ps.recovery.entries import DenseEntry, Place, RowsEntry, Section
+from monolith.ps.recovery.entries import DenseEntry, RowsEntry, Section
+from monolith.ps.recovery.record_log import CHUNK_BYTES
 from monolith.tables.formats import BlockKind, RowBlock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from monolith.ps.dense.shard import CapturedDense, DenseShard
-    from monolith.ps.recovery.record_file import RecoveryFileWriter
+    from monolith.ps.recovery.record_log import RecordBatch
     from monolith.ps.server.hosted_rows import HostedRows
     from monolith.ps.server.push_gates import PushGates
 
@@ -23,15 +25,15 @@ _HOLD_SECONDS = 1.0
 
 
 class IncrementWriter:
-    """Copies changes into a file; not thread-safe. Errors leave the owners unchanged.
+    """Copies changes into the record; not thread-safe. Errors leave the owners unchanged.
 
     Args:
-        writer: The file.
+        batch: Records to be written.
         make_way: Returns whether another thread waits for the record; the increment is cancelled then.
     """
 
-    def __init__(self, writer: RecoveryFileWriter, *, make_way: Callable[[], bool]) -> None:
-        self._writer = writer
+    def __init__(self, batch: RecordBatch, *, make_way: Callable[[], bool]) -> None:
+        self._batch = batch
         self._make_way = make_way
         self._copies: dict[str, _StoreCopy] = {}
         self.parts: dict[str, bytes] = {}
@@ -47,7 +49,7 @@ class IncrementWriter:
             begin: Epoch after which the copy has all changes, as stated in the record.
             since: Epoch to copy changes from; later than `begin` if nothing changed in between.
         """
-        copy = _StoreCopy(rows, begin=begin, since=since, writer=self._writer, make_way=self._make_way)
+        copy = _StoreCopy(rows, begin=begin, since=since, batch=self._batch, make_way=self._make_way)
         self._copies[rows.name] = copy
         copy.copy_beside()
 
@@ -97,46 +99,37 @@ class IncrementWriter:
         """Returns the entry of each copied store."""
         return {name: copy.entry() for name, copy in self._copies.items()}
 
-    def write_dense(self, number: int) -> DenseEntry | None:
+    def write_dense(self) -> DenseEntry | None:
         """Writes the dense weights, if they have changed."""
         if self.dense is None:
             return None
-        place = Place(self._writer.size, self.dense.packed.data.numel())
-        self._writer.append_array(self.dense.packed.data.numpy())
+        data = self.dense.packed.data.numpy()
+        chunks = (data[begin : begin + CHUNK_BYTES].tobytes() for begin in range(0, len(data), CHUNK_BYTES))
         return DenseEntry(
             layout=self.dense.layout,
             origin=self.dense.origin,
             stamps=self.dense.stamps,
             index_bytes=self.dense.packed.index_bytes,
-            number=number,
-            place=place,
+            bytes=len(data),
+            records=tuple(self._batch.add(IncrementKind.DENSE, chunk) for chunk in chunks),
         )
-
-    def write_parts(self) -> dict[str, Place]:
-        """Writes the state of other parts."""
-        return dict(places_of(self._writer, self.parts))
-
-
-def places_of(writer: RecoveryFileWriter, parts: Mapping[str, bytes]) -> Iterator[tuple[str, Place]]:
-    """Appends the bytes of each part; yields their names and places."""
-    for name, data in parts.items():
-        yield name, Place(writer.size, len(data))
-        writer.append(data)
 
 
 class _StoreCopy:
-    """Copy of one store in a file."""
+    """Copy of one store in the record."""
 
     def __init__(
-        self, rows: HostedRows, *, begin: int, since: int, writer: RecoveryFileWriter, make_way: Callable[[], bool]
+        self, rows: HostedRows, *, begin: int, since: int, batch: RecordBatch, make_way: Callable[[], bool]
     ) -> None:
         self._rows = rows
         self._begin = begin
-        self._writer = writer
+        self._batch = batch
         self._make_way = make_way
         self._copy = RowCopy(rows, since, self._take)
         self._lineage = rows.lineage.number
-        self._places: list[Place] = []
+        self._blocks: list[bytes] = []
+        self._num_bytes = 0
+        self._records: list[int] = []
         self._entry: RowsEntry | None = None
 
     @property
@@ -144,9 +137,7 @@ class _StoreCopy:
         return self._copy.changes
 
     def copy_beside(self) -> None:
-        begin = self._writer.size
         self._copy.copy_beside()
-        self._add_place(begin)
 
     def take_moment(self) -> None:
         """Copies the remaining changes, while pushes are held."""
@@ -163,28 +154,31 @@ class _StoreCopy:
             stamps=self._rows.stamps(),
             newest_times=tuple(self._rows.newest_times()),
             snapshots=dict(self._rows.lineage.snapshots),
-            section=Section(begin=self._begin, places=(), rows=0),
+            section=None,
         )
 
     def give_rest(self) -> None:
-        begin = self._writer.size
         self._copy.give_rest()
-        self._add_place(begin)
+        self._write()
 
     def entry(self) -> RowsEntry:
         if self._entry is None:
             raise AssertionError("take_moment comes first")
-        section = Section(begin=self._begin, places=tuple(self._places), rows=self._copy.rows)
+        section = Section(begin=self._begin, records=tuple(self._records), rows=self._copy.rows)
         return self._entry.with_section(section)
-
-    def _add_place(self, begin: int) -> None:
-        if self._writer.size > begin:
-            self._places.append(Place(begin, self._writer.size - begin))
 
     def _take(self, block: bytes) -> None:
         if self._make_way():
             raise AbortedError("recovery record: another writer needs it")
-        self._writer.append(block)
+        self._blocks.append(block)
+        self._num_bytes += len(block)
+        if self._num_bytes >= CHUNK_BYTES:
+            self._write()
+
+    def _write(self) -> None:
+        if self._blocks:
+            self._records.append(self._batch.add(IncrementKind.ROWS, b"".join(self._blocks)))
+            self._blocks, self._num_bytes = [], 0
 
 
 # A cut would do, but only one can be open: a checkpoint in progress would block the record. Instead rows are copied

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import secrets
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from monolith.errors import OpError
-from monolith.ps.recovery.record_folder import RecordFolder
+from monolith.ps.recovery.old_files import OldFiles
+from monolith.ps.recovery.record_log import RecordLog
 from monolith.ps.recovery.recorder import Recorder
 from monolith.ps.recovery.recovering import CameBack, recover
 from monolith.ps.server.hosted_rows import HostedRows
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class RecoveryManager:
-    """The recovery of one server. Call `bring_back`, then `begin`, then `close`.
+    """The recovery of one server. Call `bring_back`, `begin`, `starting` and `close` in this order.
 
     Args:
         options: Location and interval of the record; None: no record.
@@ -35,11 +35,10 @@ class RecoveryManager:
     def __init__(self, options: RecoveryConfig | None, place: tuple[int, int]) -> None:
         self._options = options
         self._place = place
-        self._folder = None if options is None else RecordFolder(options.folder, *place)
+        self._log = None if options is None else RecordLog(options.folder, *place)
+        self._old = None if options is None else OldFiles(options.folder, *place)
         self._came_back = CameBack()
         self._recorder: Recorder | None = None
-        self._writer = secrets.randbits(63)
-        self._claimed_before: int | None = None
         self.recovered: Recovered | None = None
         """What was recovered; None: nothing."""
 
@@ -50,28 +49,30 @@ class RecoveryManager:
             OpError: its folder, or the model directory, cannot be read, so that it is unknown whether there is state to
                 recover.
         """
-        if self._options is None or self._folder is None:
+        if self._options is None or self._log is None or self._old is None:
             return
-        self._folder.make()
-        if self._options.interval_seconds == 0:
-            self._folder.remove_others(())  # without new increments it would be outdated
+        if self._options.interval_seconds == 0:  # without new increments the record would be outdated
+            self._old.remove()
+            self._log.remove()
             return
-        self._claimed_before = self._folder.claimed_by()
-        self._folder.claim(self._writer)
-        self._came_back = recover(self._folder, model_dir=self._options.model_dir)
+        with self.abandoned_on_error():
+            self._log.claim()
+            self._old.copy_to(self._log)
+            self._log.read()
+            self._came_back = recover(self._log, model_dir=self._options.model_dir)
         if self._came_back.dense is not None:
             try:
                 dense.recover(self._came_back.dense)
             except OpError as error:
-                _log.warning("%s: the dense weights are not recovered: %s", self._folder.title, error)
+                _log.warning("%s: the dense weights are not recovered: %s", self._log.title, error)
                 self._came_back.without_dense()
         self.recovered = self._came_back.summary
 
     def begin(self, stores: HostedStores, frames: FrameServer, dense: DenseShard) -> None:
-        """Serves the recovered stores, and starts the recorder."""
-        if self._options is None or self._folder is None or self._options.interval_seconds == 0:
+        """Serves the recovered stores."""
+        if self._options is None or self._log is None or self._options.interval_seconds == 0:
             return
-        recorder = Recorder(self._options, self._folder, writer=self._writer, subject=stores, dense=dense)
+        recorder = Recorder(self._options, self._log, subject=stores, dense=dense)
         stores.recording = dense.recording = self._recorder = recorder
         rows = [
             HostedRows(
@@ -86,7 +87,15 @@ class RecoveryManager:
             for recovered in self._came_back.rows
         ]
         stores.take_in(rows, self._came_back.initialized)
-        recorder.start(self._came_back.prior)
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Starts the recorder after the body. From then on a previous owner cannot have its record back."""
+        with self.abandoned_on_error():
+            yield
+            if self._recorder is not None and self._old is not None:
+                self._old.remove()
+                self._recorder.start(self._came_back.prior)
 
     @contextmanager
     def abandoned_on_error(self) -> Iterator[None]:
@@ -100,8 +109,9 @@ class RecoveryManager:
     def _abandon(self) -> None:
         if self._recorder is not None:
             self._recorder.close(last_words=False)
-        if self._folder is not None and self._claimed_before is not None and self._folder.is_claimed_by(self._writer):
-            self._folder.claim(self._claimed_before)
+        if self._log is not None and self._old is not None and not self._old.is_removed:
+            self._log.close(give_back=True)
+            self._old.give_back()
 
     def add_part(self, name: str, dump: Callable[[], bytes], load: Callable[[bytes], None]) -> None:
         """Adds a small state to the record; loads its recovered bytes, if there are any."""

@@ -6,15 +6,14 @@ import logging
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from monolith.background import PeriodicThread
 from monolith.checkpoint import committed_names, saved_tables
 from monolith.errors import AbortedError, DeadlineExceededError, FailedPreconditionError, OpError
-from monolith.ps.recovery.entries import RecordMeta, RowsEntry
-from monolith.ps.recovery.increment import IncrementWriter, places_of
-from monolith.ps.recovery.record_log import Followed, PriorRecord, RecordLog
+from monolith.ps.recovery.entries import RecordedState, RowsEntry
+from monolith.ps.recovery.increment import IncrementWriter
 from monolith.ps.server.push_gates import DENSE_OWNER, rows_owner
 
 if TYPE_CHECKING:
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from monolith.ps.dense.shard import DenseShard
     from monolith.ps.recovery.config import RecoveryConfig
     from monolith.ps.recovery.entries import DenseEntry
-    from monolith.ps.recovery.record_file import RecoveryFileWriter
-    from monolith.ps.recovery.record_folder import RecordFolder
+    from monolith.ps.recovery.record_log import RecordBatch, RecordLog
     from monolith.ps.server.hosted_rows import HostedRows
     from monolith.ps.server.push_gates import PushGates
     from monolith.tables.local import LocalHistory
@@ -38,7 +36,27 @@ _WITHOUT_CLOCKS_SECONDS = 60.0
 _WARN_SECONDS = 60.0
 _LONG_BYTES = 64 << 20
 _LONG_FACTOR = 3
-"""A record larger than `_LONG_BYTES` plus this factor times the bytes of all rows is rewritten from scratch."""
+"""A record larger than `_LONG_BYTES` plus this factor times the bytes of its state is rewritten from scratch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """How far the rows of a store were written."""
+
+    lineage: int
+    written: int
+    """Everything up to this epoch is in the record, or in a snapshot that the record names."""
+    since: int
+    """Epoch to copy changes from: later than `written` if nothing changed in between."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriorRecord:
+    """What the recorder has to know of a record to continue it."""
+
+    followed: Mapping[str, Followed]
+    dense_version: int
+    parts: Mapping[str, bytes]
 
 
 class Subject(Protocol):
@@ -63,22 +81,19 @@ class Recorder:
 
     Args:
         options: Location and interval of the record.
-        folder: Files of the record; this process has claimed them.
-        writer: Number of this process.
+        log: The record; this process has claimed it.
         subject: The recorded stores.
         dense: The recorded dense weights.
     """
 
     is_on = True
 
-    def __init__(
-        self, options: RecoveryConfig, folder: RecordFolder, *, writer: int, subject: Subject, dense: DenseShard
-    ) -> None:
+    def __init__(self, options: RecoveryConfig, log: RecordLog, *, subject: Subject, dense: DenseShard) -> None:
         self._options = options
-        self._title = folder.title
+        self._title = log.title
         self._subject, self._dense = subject, dense
         self._alone = threading.RLock()  # held while the record or the recorded state changes; guards the fields below
-        self._log = RecordLog(folder, writer)
+        self._log = log
         self._followed: dict[str, Followed] = {}
         self._dense_version = -1
         self._dumps: dict[str, Callable[[], bytes]] = {}
@@ -101,11 +116,9 @@ class Recorder:
     def start(self, prior: PriorRecord | None = None) -> None:
         """Starts the thread; it continues the prior record or begins a new one."""
         if prior is not None:
-            self._log.go_on(prior)
             self._followed, self._parts = dict(prior.followed), dict(prior.parts)
             self._dense_version = prior.dense_version
             self._write_note(is_needed=True)
-            self._log.remove_covered(())
         self._thread.start(after=self._options.interval_seconds)
 
     def close(self, *, last_words: bool = True) -> None:
@@ -117,6 +130,8 @@ class Recorder:
                 any(self.write() for _ in range(_LAST_TRIES))
             except Exception:  # noqa: BLE001 - a server whose record cannot be written ends like any other
                 _log.exception("%s: the last increment failed", self._title)
+        with self._alone:
+            self._log.close()
 
     # Notifications from the server
 
@@ -198,22 +213,23 @@ class Recorder:
     def _write_increment(self) -> None:
         increment: IncrementWriter | None = None
 
-        def fill(writer: RecoveryFileWriter, number: int) -> RecordMeta | None:
+        def fill(batch: RecordBatch) -> RecordedState | None:
             nonlocal increment
-            increment = self._copied(writer)
-            meta = self._meta(increment.entries())
-            if increment.num_changes == 0 and increment.dense is None and self._is_known(meta, increment.parts):
+            increment = self._copied(batch)
+            state = self._state(increment.entries(), increment.parts)
+            if increment.num_changes == 0 and increment.dense is None and self._is_known(state):
                 return None
-            dense = increment.write_dense(number) or meta.dense
-            return replace(meta, dense=dense, parts=increment.write_parts())
+            return replace(state, dense=increment.write_dense() or state.dense)
 
-        meta = self._log.append(fill, rate=self._options.rate_bytes_per_second)
-        if meta is not None and increment is not None:
-            self._count_as_written(increment, meta)
+        state = self._log.append(fill, rate=self._options.rate_bytes_per_second)
+        if state is not None and increment is not None:
+            self._count_as_written(increment, state)
 
-    def _copied(self, writer: RecoveryFileWriter) -> IncrementWriter:
-        increment = IncrementWriter(writer, make_way=lambda: self._waiting > 0)
+    def _copied(self, batch: RecordBatch) -> IncrementWriter:
+        increment = IncrementWriter(batch, make_way=lambda: self._waiting > 0)
         is_long = self._is_long()
+        if self._log.last.dense is None:
+            self._dense_version = -1
         for rows in self._recorded():
             followed = self._followed.get(rows.name)
             if followed is None or followed.lineage != rows.lineage.number or is_long:
@@ -223,15 +239,15 @@ class Recorder:
         increment.take_moment(
             self._subject.gates,
             dense=None if DENSE_OWNER in self._void else self._dense,
-            known_version=-1 if self._log.last.dense is None else self._dense_version,
+            known_version=-1 if is_long or self._log.needs_dense else self._dense_version,
             parts=self._dumps,
             others={name: data for name, data in self._parts.items() if name not in self._dumps},
         )
         return increment
 
-    def _count_as_written(self, increment: IncrementWriter, meta: RecordMeta) -> None:
+    def _count_as_written(self, increment: IncrementWriter, state: RecordedState) -> None:
         hosted = {rows.name: rows for rows in self._subject.hosted()}
-        for name, entry in meta.stores.items():
+        for name, entry in state.stores.items():
             self._followed[name] = Followed(entry.lineage, entry.end, entry.end)
             if name in hosted:
                 hosted[name].history.keep_from(entry.end)
@@ -246,7 +262,7 @@ class Recorder:
             at_snapshot: Stores that have just been restored from a snapshot.
             is_needed: The existing record would be wrong without it: if the write fails, the record is removed.
         """
-        if self._log.is_empty and not at_snapshot:
+        if not self._log.states and not at_snapshot:
             return  # nothing was written that could be wrong
         stores = {}
         for rows in self._recorded():
@@ -257,9 +273,9 @@ class Recorder:
                 stores[rows.name] = fresh.with_section(None)
         try:
             if self._log.is_still_ours():
-                self._log.append(
-                    lambda writer, _: replace(self._meta(stores), parts=dict(places_of(writer, self._parts))), rate=None
-                )
+                self._log.append(lambda _: self._state(stores, self._parts))
+        except AbortedError as error:
+            _log.debug("%s", error)  # replaced by another process
         except (OpError, OSError) as error:
             self._warn(error)
             if is_needed:
@@ -268,10 +284,10 @@ class Recorder:
 
     # What is written
 
-    def _meta(self, stores: Mapping[str, RowsEntry]) -> RecordMeta:
+    def _state(self, stores: Mapping[str, RowsEntry], parts: Mapping[str, bytes]) -> RecordedState:
         dense: DenseEntry | None = None if DENSE_OWNER in self._void else self._log.last.dense
         initialized = self._subject.initialized() - self._void.keys()
-        return replace(self._log.last, stores=stores, dense=dense, initialized=initialized, parts={})
+        return RecordedState(initialized=initialized, stores=stores, dense=dense, parts=parts)
 
     def _recorded(self) -> list[HostedRows]:
         """Returns the stores whose rows and clocks are consistent."""
@@ -281,19 +297,20 @@ class Recorder:
                 del self._void[owner]
         return [rows for rows in self._subject.hosted() if rows_owner(rows.name) not in self._void]
 
-    def _is_known(self, meta: RecordMeta, parts: Mapping[str, bytes]) -> bool:
+    def _is_known(self, state: RecordedState) -> bool:
         last = self._log.last
         return (
-            not self._log.is_empty
-            and meta.initialized == last.initialized
-            and meta.stores.keys() == last.stores.keys()
-            and all(entry.is_like(last.stores[name]) for name, entry in meta.stores.items())
-            and parts == self._parts
+            bool(self._log.states)
+            and state.initialized == last.initialized
+            and state.stores.keys() == last.stores.keys()
+            and all(entry.is_like(last.stores[name]) for name, entry in state.stores.items())
+            and state.parts == self._parts
         )
 
     def _is_long(self) -> bool:
-        rows = sum(hosted.num_bytes() for hosted in self._subject.hosted())
-        return self._log.num_bytes > _LONG_BYTES + _LONG_FACTOR * rows
+        dense = self._log.last.dense
+        needed = sum(hosted.num_bytes() for hosted in self._subject.hosted()) + (0 if dense is None else dense.bytes)
+        return self._log.num_bytes > _LONG_BYTES + _LONG_FACTOR * needed
 
     def _remove_covered(self) -> None:
         if self._options.model_dir:

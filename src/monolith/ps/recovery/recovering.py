@@ -17,11 +17,12 @@ from monolith.ps.dense.state_transfer import PackedState, room_for
 from monolith.ps.recovery.chain import RowsPlan, plan_rows
 from monolith.ps.recovery.config import Recovered
 from monolith.ps.recovery.entries import Lineage
-from monolith.ps.recovery.record_log import Followed, PriorRecord
+from monolith.ps.recovery.record_log import UnreadableRecordError
+from monolith.ps.recovery.recorder import Followed, PriorRecord
 from monolith.ps.server.hosted_rows import store_of_share
 from monolith.ps.server.push_gates import DENSE_OWNER, rows_owner
-from monolith.tables import ALL_BUCKETS, bucket_bounds, owned_ranges
-from monolith.tables.formats import BlockKind
+from monolith.tables import ALL_BUCKETS
+from monolith.tables.formats import BlockKind, PackedBlocks
 from monolith.tables.local import LocalRestore, agreed_stamps, stamp_to_core
 from monolith.tables.snapshot import blocks_of, open_source
 
@@ -29,14 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from monolith.checkpoint import SavedTables
-    from monolith.ps.recovery.entries import Place, RecordMeta, RowsEntry
-    from monolith.ps.recovery.record_file import RecordFile
-    from monolith.ps.recovery.record_folder import RecordFolder
+    from monolith.ps.recovery.entries import RecordedState, RowsEntry
+    from monolith.ps.recovery.record_log import RecordLog
     from monolith.tables import BatchStamp
     from monolith.tables.local import LocalStore
-
-_LOADED_BYTES = 64 << 20
-"""Row blocks in memory at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,36 +56,34 @@ def bring_rows_back(
     last: RowsEntry,
     plan: RowsPlan,
     *,
-    place: tuple[int, int],
-    files: Mapping[int, RecordFile],
+    log: RecordLog,
+    states: Mapping[int, RecordedState],
     snapshot: tuple[str, int] | None,
 ) -> RowsBack:
-    """Restores rows by a plan. REQUIRES: the files were checked.
+    """Restores rows by a plan. REQUIRES: its records are intact.
 
     Args:
         name: Name of the store.
-        last: Entry of the store in the last file: its `life` and lineage.
+        last: Entry of the store in the last state: its `life` and lineage.
         plan: How to restore the rows.
-        place: Index of the server, and number of servers.
-        files: Files by number.
+        log: The record.
+        states: States by number.
         snapshot: Folder and step of the snapshot that the plan begins with, or takes filters from.
 
     Raises:
         OpError: a part cannot be read, or does not match.
     """
-    index, num_ps = place
     agreement = last.agreement.encode()
-    store = store_of_share(agreement, num_ps)
-    owned = owned_ranges(num_ps)[index]
+    store = store_of_share(agreement, log.num_ps)
+    owned = log.owned
     stamps: Mapping[int, BatchStamp] = {}
     if plan.snapshot_id is not None and snapshot is not None:
         stamps = _load_snapshot(store, snapshot[0], plan.snapshot_id, owned)
     elif plan.filters_id is not None and snapshot is not None:
         _load_filters(store, snapshot[0], owned)
-    for number in plan.files:
-        section = files[number].meta.stores[name].section
-        for part in () if section is None else section.places:
-            _load_blocks(store, files[number], part, owned)
+    sections = (states[number].stores[name].section for number in plan.states)
+    for payload in log.payloads([number for section in sections if section for number in section.records]):
+        store.load(PackedBlocks(payload), buckets=owned, replace=False)
     core = store.native.core
     if plan.entry is not None:
         stamps = plan.entry.stamps
@@ -124,11 +119,6 @@ def _load_filters(store: LocalStore, folder: str, owned: range) -> None:
     with closing(open_source(folder)) as source:
         blocks = blocks_of(folder, source.manifest, owned, kinds={BlockKind.FILTER})
         store.load([block for block in blocks if block.bucket in owned], buckets=owned, replace=False)
-
-
-def _load_blocks(store: LocalStore, file: RecordFile, place: Place, owned: range) -> None:
-    for blocks in file.blocks(place, _LOADED_BYTES):
-        store.native.core.load(blocks, bucket_bounds(owned), None)  # verifies the blocks
 
 
 _log = logging.getLogger(__name__)
@@ -170,59 +160,62 @@ class CameBack:
         )
 
 
-def recover(folder: RecordFolder, *, model_dir: str) -> CameBack:
+def recover(log: RecordLog, *, model_dir: str) -> CameBack:
     """Returns the state of a server from its record and the newest checkpoint; logs what cannot be used.
 
     Args:
-        folder: Folder of the record.
+        log: The record, which was read.
         model_dir: Folder of the checkpoints; empty: there are none.
 
     Raises:
-        OpError: the model directory cannot be read.
+        OpError: the record or the model directory cannot be read.
     """
     began = time.monotonic()
-    files = folder.found()
-    if not files:
+    if not log.states:
         return CameBack()
-    recovery = _Recovery(folder, files, saved_tables(model_dir) if model_dir else [])
-    came_back = recovery.run()
+    came_back = _Recovery(log, saved_tables(model_dir) if model_dir else []).run()
     came_back.seconds = time.monotonic() - began
     if came_back.summary is not None:
-        _log.info("%s: %s", folder.title, came_back.summary)
+        _log.info("%s: %s", log.title, came_back.summary)
     return came_back
 
 
 class _Recovery:
-    """One recovery. Each file is checked once, before it is used."""
+    """One recovery."""
 
-    def __init__(self, folder: RecordFolder, files: Sequence[RecordFile], checkpoints: Sequence[SavedTables]) -> None:
-        self._title = folder.title
-        self._place = folder.index, folder.num_ps
-        self._files = {file.meta.number: file for file in files}
-        self._last = files[-1].meta
+    def __init__(self, log: RecordLog, checkpoints: Sequence[SavedTables]) -> None:
+        self._record = log
+        self._title = log.title
+        self._states = dict(log.states)
+        self._last = log.last
         self._newest = checkpoints[0] if checkpoints else None
-        self._is_checked: set[int] = set()
+        self._is_whole = True
 
     def run(self) -> CameBack:
         plans = self._plans()
         rows = [store for name, plan in plans.items() if (store := self._rows(name, plan)) is not None]
         dense = self._dense()
         owners = {rows_owner(store.name) for store in rows} | ({DENSE_OWNER} if dense is not None else set())
-        came_back = CameBack(rows=rows, dense=dense, initialized=self._last.initialized & owners, parts=self._parts())
-        if {store.name for store in rows} == self._last.stores.keys():
-            came_back.prior = self._prior(came_back)
+        parts = dict(self._states[max(self._states)].parts) if self._states else {}
+        came_back = CameBack(rows=rows, dense=dense, initialized=self._last.initialized & owners, parts=parts)
+        if self._is_whole and len(rows) == len(self._last.stores):
+            followed = {store.name: store.followed for store in rows}
+            came_back.prior = PriorRecord(followed=followed, dense_version=1, parts=parts)
+        else:
+            self._record.forget()  # the next increment has everything
+            came_back.prior = PriorRecord(followed={}, dense_version=-1, parts=parts)
         return came_back
 
     def _plans(self) -> dict[str, RowsPlan]:
-        """Returns how to recover each store; skips damaged files and those after them."""
+        """Returns how to recover each store; skips damaged states and those after them."""
         snapshots = () if self._newest is None else tuple(self._newest.folders)
         while True:
-            metas = [self._files[number].meta for number in sorted(self._files)]
-            plans = {name: plan_rows(metas, name, last, snapshots) for name, last in self._last.stores.items()}
-            bad = self._first_bad([plan for plan in plans.values() if plan is not None])
+            plans = {name: plan_rows(self._states, name, last, snapshots) for name, last in self._last.stores.items()}
+            bad = self._first_bad({name: plan for name, plan in plans.items() if plan is not None})
             if bad is None:
                 break
-            self._files = {number: file for number, file in self._files.items() if number < bad}
+            self._is_whole = False
+            self._states = {number: state for number, state in self._states.items() if number < bad}
         kept = {}
         for name, plan in plans.items():
             if plan is None or not self._is_of_newest(name):
@@ -231,22 +224,16 @@ class _Recovery:
                 kept[name] = plan
         return kept
 
-    def _first_bad(self, plans: Sequence[RowsPlan]) -> int | None:
-        for number in sorted({number for plan in plans for number in plan.files}):
-            try:
-                self._check(number)
-            except DataLossError as error:
-                _log.warning("%s; the file and all later ones are skipped", error)
-                return number
-        cuts = [plan.cut_at for plan in plans if plan.cut_at is not None]
-        if cuts:
-            _log.warning("%s: a part before number %d is missing; all later parts are skipped", self._title, min(cuts))
-        return min(cuts, default=None)
-
-    def _check(self, number: int) -> None:
-        if number not in self._is_checked:
-            self._files[number].require_whole()
-            self._is_checked.add(number)
+    def _first_bad(self, plans: Mapping[str, RowsPlan]) -> int | None:
+        bad = set()
+        for name, plan in plans.items():
+            sections = {number: self._states[number].stores[name].section for number in plan.states}
+            bad |= {number for number, each in sections.items() if each and not self._record.is_intact(each.records)}
+            if plan.cut_at is not None:
+                bad.add(plan.cut_at)
+        if bad:
+            _log.warning("%s: a part before number %d is missing; all later parts are skipped", self._title, min(bad))
+        return min(bad, default=None)
 
     def _is_of_newest(self, name: str) -> bool:
         """Returns whether the newest checkpoint belongs to this history, or there is no checkpoint."""
@@ -268,21 +255,26 @@ class _Recovery:
             snapshot = self._newest.folders[used], self._newest.step
         last = self._last.stores[name]
         try:
-            return bring_rows_back(name, last, plan, place=self._place, files=self._files, snapshot=snapshot)
+            return bring_rows_back(name, last, plan, log=self._record, states=self._states, snapshot=snapshot)
+        except UnreadableRecordError:
+            raise
         except OpError as error:
             _log.warning("%s: store %r is not recovered: %s", self._title, name, error)
             return None
 
     def _dense(self) -> CapturedDense | None:
-        for number in sorted(self._files, reverse=True):
-            entry = self._files[number].meta.dense
+        for number in sorted(self._states, reverse=True):
+            entry = self._states[number].dense
             if entry is None or self._last.dense is None:
                 return None  # the weights were replaced at this point: earlier ones are invalid
-            file = self._files.get(entry.number)
-            if file is None or not self._is_whole(entry.number):
+            if not self._record.is_intact(entry.records):
+                self._is_whole = False
+                _log.warning("%s: dense weights are damaged; earlier ones are recovered instead", self._title)
                 continue
-            data = room_for(entry.place.bytes)
-            data.copy_(torch.from_numpy(file.read(entry.place)))
+            data, begin = room_for(entry.bytes), 0
+            for payload in self._record.payloads(entry.records):
+                data[begin : begin + len(payload)] = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+                begin += len(payload)
             return CapturedDense(
                 layout=entry.layout,
                 origin=entry.origin,
@@ -291,31 +283,3 @@ class _Recovery:
                 version=1,
             )
         return None
-
-    def _is_whole(self, number: int) -> bool:
-        try:
-            self._check(number)
-        except DataLossError as error:
-            _log.warning("%s; earlier dense weights are recovered instead", error)
-            return False
-        return True
-
-    def _parts(self) -> dict[str, bytes]:
-        number = max(self._files, default=None)
-        if number is None or not self._is_whole(number):
-            return {}
-        file = self._files[number]
-        return {name: file.read(place).tobytes() for name, place in file.meta.parts.items()}
-
-    def _prior(self, came_back: CameBack) -> PriorRecord | None:
-        metas: dict[int, RecordMeta] = {number: file.meta for number, file in self._files.items()}
-        if not metas:
-            return None
-        return PriorRecord(
-            metas=metas,
-            sizes={number: file.size for number, file in self._files.items()},
-            last=self._last,
-            followed={store.name: store.followed for store in came_back.rows},
-            dense_version=-1 if came_back.dense is None else came_back.dense.version,
-            parts=came_back.parts,
-        )

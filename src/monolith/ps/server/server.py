@@ -184,7 +184,7 @@ class PsServer:
         self._control = self._make_control()
         self._closed = False
         try:
-            with self._keeping.abandoned_on_error():
+            with self._keeping.starting():
                 self.address = self._bind()
         except BaseException:
             self.close(0.0)
