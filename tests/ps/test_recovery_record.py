@@ -205,7 +205,8 @@ def test_records_without_a_state_do_not_count(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_small_increment_needs_two_syncs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, synced = opened(tmp_path), []
+    log = opened(tmp_path)
+    synced: list[int] = []
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, synced.append)
     append(log, [b"rows", b"more rows"])

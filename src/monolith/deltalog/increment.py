@@ -94,8 +94,8 @@ class IncrementKind(enum.IntEnum):
     DENSE = 3
     """The dense weights, as a safetensors file."""
     STATE = 4
-    """A state of the writer that commits the rows and weights before it: those after the last state do not count. Only
-    in the recovery record of a parameter server, whose rows and weights have formats of their own."""
+    """A state of the writer that commits the rows and weights that it names. Only in the recovery record of a parameter
+    server, whose rows and weights have formats of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,12 +11,15 @@ from base64 import b64encode
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from monolith import _core
 from monolith.deltalog import IncrementKind
 from monolith.errors import DataLossError
 from monolith.files import LocalStorage, named_errors
 from monolith.ps.recovery.entries import FORMAT_VERSION, RecordedState
 from monolith.ps.recovery.record_log import CHUNK_BYTES
+from monolith.tables.formats import HEADER as BLOCK_HEADER
 from monolith.tables.formats import block_bytes
 
 if TYPE_CHECKING:
@@ -45,7 +48,7 @@ class OldFiles:
         self._path = Path(folder)
         self._prefix = f"ps-{index}-of-{num_ps}.record"
         self._claim = f"{self._prefix}.owner"
-        self._name = re.compile(re.escape(self._prefix) + r"-\d{12}-[0-9a-f]{16}(\.tmp)?|" + re.escape(self._claim))
+        self._name = re.compile(re.escape(self._prefix) + r"-\d{12}-[0-9a-f]{16}")
         self._claimed_before: bytes | None = None
         self.is_removed = False
         """Whether there was a record, which is removed."""
@@ -71,7 +74,7 @@ class OldFiles:
 
     def remove(self) -> None:
         """Removes the files. REQUIRES: the log has what is still needed of them."""
-        names = [name for name in self._storage.names() if self._name.fullmatch(name)]
+        names = [name for name in self._storage.names() if name.startswith((f"{self._prefix}-", f"{self._prefix}."))]
         if self._claim in names:
             self.is_removed = True
             self._storage.remove(self._claim)
@@ -84,7 +87,7 @@ class OldFiles:
         owner = (self._claimed_before or b"").decode(errors="replace").strip()
         files: dict[int, _OldFile] = {}
         for name in self._storage.names():
-            if not self._name.fullmatch(name) or name == self._claim or name.endswith(".tmp"):
+            if not self._name.fullmatch(name):
                 continue
             try:
                 file = _OldFile(self._path / name)
@@ -99,65 +102,81 @@ class OldFiles:
 
 
 class _OldFile:
-    """One file."""
+    """One file. Its metadata is intact."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         self._origin = f"recovery record '{path}'"
         with named_errors(str(path), "read"):
-            self._data = memoryview(path.read_bytes())
-        if len(self._data) < _HEADER.size + _FOOTER.size:
+            size = path.stat().st_size
+        if size < _HEADER.size + _FOOTER.size:
             raise DataLossError(f"{self._origin}: it is cut off")
-        footer = bytes(self._data[-_FOOTER.size :])
-        self._end, size, self._crc, text_crc, footer_crc, version, magic = _FOOTER.unpack(footer)
-        if magic != _MAGIC or _HEADER.unpack_from(self._data) != (_MAGIC, _VERSION, 0) or version != _VERSION:
-            raise DataLossError(f"{self._origin}: it is cut off, or no part of a recovery record")
-        text = bytes(self._data[self._end : self._end + size])
-        if _core.crc32c(footer[:24]) != footer_crc or _core.crc32c(text) != text_crc:
+        header, footer = self._read(0, _HEADER.size), self._read(size - _FOOTER.size, size)
+        self._end, text_bytes, self._crc, text_crc, footer_crc, version, magic = _FOOTER.unpack(footer)
+        if magic != _MAGIC or _HEADER.unpack(header) != (_MAGIC, _VERSION, 0) or version != _VERSION:
+            raise DataLossError(f"{self._origin}: it is cut off, or no part of a recovery record of version {_VERSION}")
+        text = b"" if _core.crc32c(footer[:24]) != footer_crc else self._read(self._end, self._end + text_bytes)
+        if not text or _core.crc32c(text) != text_crc:
             raise DataLossError(f"{self._origin}: the checksum of its metadata does not match")
         self.meta: dict[str, Any] = json.loads(text)
 
     def copied(self, batch: RecordBatch, before: RecordedState | None) -> RecordedState:
         """Copies rows and weights; returns the state. Of a damaged file only what others have remains."""
-        is_whole = _core.crc32c(bytes(self._data[: self._end])) == self._crc
+        is_whole = self._is_whole()
         if not is_whole:
             _log.warning("%s: the checksum of its bytes does not match; what it has is skipped", self._origin)
-        try:
-            document = {**self.meta, "version": FORMAT_VERSION, "dense": None}
-            document["stores"] = {
-                name: {**entry, "section": self._section(batch, entry["section"]) if is_whole else None}
-                for name, entry in self.meta["stores"].items()
-            }
-            document["parts"] = {
-                name: b64encode(self._at(place)).decode() for name, place in self.meta["parts"].items() if is_whole
-            }
-            dense = self.meta["dense"]
-            if dense is not None and dense["number"] == self.meta["number"] and is_whole:
-                data = self._at(dense["place"])
-                chunks = (data[begin : begin + CHUNK_BYTES] for begin in range(0, len(data), CHUNK_BYTES))
-                records = [batch.add(IncrementKind.DENSE, bytes(chunk)) for chunk in chunks]
-                document["dense"] = {**dense, "bytes": len(data), "records": records}
-            elif dense is not None and before is not None and before.dense is not None:
-                document["dense"] = before.dense.to_json()
-            return RecordedState.from_bytes(json.dumps(document).encode())
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise DataLossError(f"{self._origin}: not the fields of a record: {error!r}") from error
+        document = {**self.meta, "version": FORMAT_VERSION, "dense": None}
+        document["stores"] = {
+            name: {**entry, "section": self._section(batch, entry["section"]) if is_whole else None}
+            for name, entry in self.meta["stores"].items()
+        }
+        document["parts"] = {
+            name: b64encode(self._read(offset, offset + size)).decode()
+            for name, (offset, size) in self.meta["parts"].items()
+            if is_whole
+        }
+        dense = self.meta["dense"]
+        if dense is not None and dense["number"] == self.meta["number"] and is_whole:
+            offset, size = dense["place"]
+            records = [batch.add(IncrementKind.DENSE, chunk) for chunk in self._pieces(offset, offset + size)]
+            document["dense"] = {**dense, "bytes": size, "records": records}
+        elif dense is not None and before is not None and before.dense is not None:
+            document["dense"] = before.dense.to_json()
+        return RecordedState.from_bytes(json.dumps(document).encode())
+
+    def _is_whole(self) -> bool:
+        crc = 0
+        for piece in self._pieces(0, self._end):
+            crc = _core.crc32c_extend(crc, np.frombuffer(piece, np.uint8))
+        return bool(crc == self._crc)
 
     def _section(self, batch: RecordBatch, section: dict[str, Any] | None) -> dict[str, Any] | None:
         if section is None:
             return None
-        chunks = (chunk for place in section["places"] for chunk in self._chunks(place))
-        return {**section, "records": [batch.add(IncrementKind.ROWS, chunk) for chunk in chunks]}
+        runs = (run for offset, size in section["places"] for run in self._blocks(offset, offset + size))
+        return {**section, "records": [batch.add(IncrementKind.ROWS, run) for run in runs]}
 
-    def _chunks(self, place: list[int]) -> Iterator[bytes]:
+    def _blocks(self, begin: int, end: int) -> Iterator[bytes]:
         """Yields row blocks, some at a time."""
-        data = self._at(place)
-        begin = end = 0
-        while end < len(data):
-            end += block_bytes(data, end)
-            if end - begin >= CHUNK_BYTES or end >= len(data):
-                yield bytes(data[begin:end])
-                begin = end
+        length = CHUNK_BYTES
+        while begin < end:
+            run = self._read(begin, min(end, begin + length))
+            stop = 0
+            while len(run) - stop >= BLOCK_HEADER.size and stop + block_bytes(run, stop) <= len(run):
+                stop += block_bytes(run, stop)
+            if stop:
+                yield run[:stop]
+                begin += stop
+            elif begin + length >= end:
+                raise DataLossError(f"{self._origin}: no complete row block at byte {begin}")
+            else:
+                length *= 2
 
-    def _at(self, place: list[int]) -> memoryview:
-        offset, size = place
-        return self._data[offset : offset + size]
+    def _pieces(self, begin: int, end: int) -> Iterator[bytes]:
+        for start in range(begin, end, CHUNK_BYTES):
+            yield self._read(start, min(end, start + CHUNK_BYTES))
+
+    def _read(self, begin: int, end: int) -> bytes:
+        with named_errors(str(self._path), "read"), self._path.open("rb") as file:
+            file.seek(begin)
+            return file.read(end - begin)

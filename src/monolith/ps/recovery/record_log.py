@@ -192,6 +192,7 @@ class RecordLog:
         """Begins anew; existing states stay in the log until the next one is durable."""
         self.states, self.last = {}, RecordedState()
         self._begin = 0 if self._writer is None else self._writer.last_number + 1
+        self._trimmed = 0
 
     @contextmanager
     def _usable(self) -> Iterator[None]:
