@@ -7,8 +7,7 @@ import time
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from monolith.deltalog import Audit, FileTransport, IncrementKind, PartWriter
-from monolith.deltalog.increment import rows_part
+from monolith.deltalog import Audit, FileTransport, IncrementKind, PartWriter, rows_part
 from monolith.errors import AbortedError, DataLossError, UnavailableError
 from monolith.ps.recovery.chain import first_needed
 from monolith.ps.recovery.entries import RecordedState
