@@ -263,6 +263,7 @@ def test_a_damaged_tail_costs_what_it_held_and_the_record_continues(
             assert (worker.last, rows_of(store, [1])) == (1, [[-2.0, -2.0]])
             worker.train([1])
             servers.write()
+            assert len(servers.states(0)) == 1  # it has everything, and what was damaged is removed
         servers.replace(0)
         with opened(servers) as store:
             assert rows_of(store, [1]) == [[-3.0, -3.0]]

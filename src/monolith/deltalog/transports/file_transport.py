@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import itertools
 import os
 import time
 from pathlib import Path
@@ -149,12 +148,12 @@ class FileTransport(FolderTransport):
         """Removes segments that hold only lower numbers; returns the first number that is left."""
         folder = self._part(part)
         lineage = GenerationChain(folder)
-        for segment, following in itertools.pairwise(segments_in(folder)):
-            if segment.generation == following.generation:
-                head = first_head(folder, following)
-                end = None if head is None else head.number
-            else:
-                end = lineage.end_of(segment.generation)
+        segments = segments_in(folder)
+        for place, segment in enumerate(segments[:-1], 1):
+            # A damaged segment has no head.
+            heads = (first_head(folder, each) for each in segments[place:] if each.generation == segment.generation)
+            head = next((head for head in heads if head is not None), None)
+            end = lineage.end_of(segment.generation) if head is None else head.number
             if end is None or end > below:
                 break
             with named_errors(str(folder / segment.name), "removed"):
