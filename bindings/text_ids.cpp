@@ -8,6 +8,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/city_hash.h"
 #include "bindings.h"
 #include "vector_array.h"
 
@@ -31,6 +32,7 @@ VectorArray<int64_t> IdsOfTexts(std::string_view column, const ByteArray& bytes,
 }  // namespace
 
 void BindTextIds(nb::module_& m) {
+  m.def("city_hash64", [](const nb::bytes& text) { return CityHash64({text.c_str(), text.size()}); }, "text"_a);
   m.def(
       "text_id",
       [](std::string_view column, const nb::bytes& text) { return TextId(column, {text.c_str(), text.size()}); },

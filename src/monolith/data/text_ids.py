@@ -131,20 +131,10 @@ def _encoded(text: object) -> bytes:
     raise TypeError(f"text_ids: expected texts, got a {type(text).__name__}: {text!r}")
 
 
-_MASK = (1 << 64) - 1
-_K2 = 0x9AE16A3B2F90404F  # of CityHash; also the hash of no bytes
-_UNDO = pow(0x9DDFEA08EB382D69, -1, 1 << 64)  # of a multiplication by its kMul
-
-
 def city_hash64_of_text(text: str | bytes) -> int:
     """Returns the hash of a text, its bytes in UTF-8, from 0 to 2**64 - 1.
 
     >>> city_hash64_of_text("")
     11160318154034397263
     """
-    # The core's id of a text pairs the hash, less k2, with that of the column, k2 if it has no name. Every step of a
-    # pair can be undone: xor with a number, multiplication by an odd one, and x ^ (x >> 47), which undoes itself.
-    paired = _core.text_id("", text.encode() if isinstance(text, str) else text) * _UNDO & _MASK
-    for _ in range(2):
-        paired = (paired ^ paired >> 47) * _UNDO & _MASK ^ _K2
-    return paired + _K2 & _MASK
+    return _core.city_hash64(text.encode() if isinstance(text, str) else text)
