@@ -16,6 +16,7 @@ from contracts.pipe_store import PipeHost, PipeStore
 from contracts.rank_processes import rank_processes
 from hooks.server.certificates import make_certificate
 from monolith.ps import PsCluster, PsStore
+from monolith.rpc.protos import parameter_server_pb2 as messages
 from monolith.tables import LocalStore, Segment, ServingRows, TableConfig
 from monolith.tables.store import Store
 from monolith.testing import create_test_ps_cluster
@@ -60,7 +61,7 @@ class ServedStore(PsStore):
 
     def close(self) -> None:
         super().close()
-        self.cluster.drop_store(self.name)
+        self.cluster.ask("DropStore", messages.StoreRequest(store=self.name))
 
 
 @contextmanager

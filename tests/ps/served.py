@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from checkpoint.zygote import Zygote
 from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.ps import PsCluster, PsStore
+from monolith.rpc.protos import parameter_server_pb2 as messages
 from monolith.tables import TableConfig
 
 _numbers = itertools.count()
@@ -57,7 +58,7 @@ class Served:
         """Ends the clients, and has the servers forget the store."""
         for store in self._made:
             store.close()
-        self.cluster.drop_store(self.name)
+        self.cluster.ask("DropStore", messages.StoreRequest(store=self.name))
 
 
 @contextmanager

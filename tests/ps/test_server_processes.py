@@ -18,6 +18,7 @@ from checkpoint.zygote import Zygote
 from contracts.one_worker import ONE_TABLE, Worker, rows_of, rule
 from monolith.errors import FailedPreconditionError, OpError
 from monolith.ps import PsCluster, PsStore
+from monolith.rpc.protos import parameter_server_pb2 as messages
 from monolith.tables import snapshot
 from monolith.testing.ps_cluster import create_test_ps_cluster
 from ps.served import ServerProcess
@@ -51,7 +52,7 @@ def store(servers: list[ServerProcess]) -> Iterator[PsStore]:
         store = PsStore(ONE_TABLE, servers=cluster)
         yield store
         store.close()
-        cluster.drop_store(store.name)
+        cluster.ask("DropStore", messages.StoreRequest(store=store.name))
 
 
 def client(zygote: Zygote, what: str, servers: list[ServerProcess]) -> int:

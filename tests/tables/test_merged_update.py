@@ -13,8 +13,7 @@ from monolith.errors import InvalidArgumentError
 from monolith.tables import Segment, TableConfig
 from monolith.tables.initializers import Zeros
 from monolith.tables.local.native_tables import NativeTables
-from monolith.tables.local.plan import LocalPlan
-from monolith.tables.local.update import merge_updates
+from monolith.tables.local.plan import LocalPlan, merge_updates
 from monolith.tables.row_optimizers import Sgd
 from monolith.tables.slot_keys import buckets_of_plan
 

@@ -29,6 +29,7 @@ from .options import CheckpointConfig as CheckpointConfig
 from .options import RestoreConfig as RestoreConfig
 from .options import SaverConfig as SaverConfig
 from .remote_dense import DenseState as DenseState
+from .remote_dense import dense_state_of as dense_state_of
 from .restore.adapting import CUSTOM_RESTORE_OP as CUSTOM_RESTORE_OP
 from .restore.adapting import calc_feed_dict as calc_feed_dict
 from .restore.adapting import generate_alias_map as generate_alias_map

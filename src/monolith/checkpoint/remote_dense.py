@@ -11,10 +11,11 @@ from monolith.errors import FailedPreconditionError
 from monolith.tables import BatchStamp
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from contextlib import AbstractContextManager
 
-    from torch import Tensor
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
 
     from monolith.checkpoint.train_state import TrainState
 
@@ -177,19 +178,32 @@ def scatter_own(state: TrainState, applied: Mapping[int, BatchStamp]) -> None:
     if state.dense is None or state.model is None:
         return
     parameters = {name: parameter for name, parameter in state.model.named_parameters() if name in state.dense.names}
-    optimizers = {
+    state.dense.scatter(
+        dense_state_of(parameters, state.optimizers, group_keys=state.dense.group_keys, clocks=[applied])
+    )
+
+
+def dense_state_of(
+    parameters: Mapping[str, nn.Parameter],
+    optimizers: Mapping[str, Optimizer],
+    *,
+    group_keys: Callable[[str], Collection[str]],
+    clocks: Sequence[Mapping[int, BatchStamp]],
+) -> DenseState:
+    """Returns weights and optimizer state of this process as their owners take them; see `RemoteDense.group_keys`."""
+    states = {
         name: {
             "state": {
                 weight: dict(optimizer.state[parameter])
                 for weight, parameter in parameters.items()
                 if parameter in optimizer.state
             },
-            "groups": [{key: group[key] for key in state.dense.group_keys(name)} for group in optimizer.param_groups],
+            "groups": [{key: group[key] for key in group_keys(name)} for group in optimizer.param_groups],
         }
-        for name, optimizer in state.optimizers.items()
+        for name, optimizer in optimizers.items()
     }
     weights = {name: parameter.detach() for name, parameter in parameters.items()}
-    state.dense.scatter(DenseState(weights=weights, optimizers=optimizers, clocks=[applied]))
+    return DenseState(weights=weights, optimizers=states, clocks=clocks)
 
 
 def require_level(saved: Mapping[str, Any]) -> None:

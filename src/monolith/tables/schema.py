@@ -202,16 +202,6 @@ class Schema:
             lines += _table_differences(mine[name], theirs[name])
         return lines
 
-    def require_equal(self, other: Schema, *, origin: str) -> None:
-        """Checks that rows can be exchanged.
-
-        Raises:
-            FailedPreconditionError: the schemas differ; lists the differences, table by table.
-        """
-        differences = self.differences(other)
-        if differences:
-            raise FailedPreconditionError(f"{origin}: schema does not match this store: " + "; ".join(differences))
-
 
 def table_number(names: tuple[str, ...], name: str) -> int:
     """Returns the position of a table among these names.

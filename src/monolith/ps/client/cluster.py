@@ -17,7 +17,6 @@ from monolith.cluster import split_address
 from monolith.errors import FailedPreconditionError, InvalidArgumentError, OpError, UnavailableError
 from monolith.ps.agreement import WIRE_VERSION
 from monolith.ps.client.connections import ClusterFrames, LivenessStream, PushBarrier
-from monolith.ps.server.push_gates import rows_owner
 from monolith.rpc import ClientCredentials, ControlChannel, outcomes_of, results_of
 from monolith.rpc.protos import parameter_server_pb2 as messages
 from monolith.tables import owned_ranges, require_owners
@@ -369,11 +368,6 @@ class PsCluster:
         request = messages.BenchmarkRequest(seconds=seconds)
         answers = self.ask("Benchmark", request, timeout_seconds=seconds + self.timeout_seconds)
         return [float(answer.throughput) for answer in answers]
-
-    def drop_store(self, name: str) -> None:
-        """Drops a store and its rows on all servers."""
-        self._initialized.discard(rows_owner(name))
-        self.ask("DropStore", messages.StoreRequest(store=name))
 
     def close(self) -> None:
         """Closes the connections; servers release the resources of this client and keep running. Idempotent."""

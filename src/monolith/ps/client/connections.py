@@ -89,17 +89,9 @@ class ClusterFrames:
             token=cluster.token or "",
             lost_after_seconds=cluster.lost_after_seconds,
         )
+        self.begin = self._client.begin
+        self.close = self._client.close
         cluster.on_move(self._follow)
-
-    def begin(
-        self, server: int, kind: int, head: bytes, parts: Sequence[Any], into: Any | None, timeout_seconds: float
-    ) -> _core.FrameCall:
-        """Sends a call; a server answers the calls of a client in order."""
-        return self._client.begin(server, kind, head, parts, into, timeout_seconds)
-
-    def close(self) -> None:
-        """Closes the connection."""
-        self._client.close()
 
     def _follow(self, index: int) -> None:
         self._client.move(index, self._cluster.frame_address(index), self._words)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from monolith.checkpoint import DenseState, large_buffer
+from monolith.checkpoint import DenseState, dense_state_of, large_buffer
 from monolith.errors import FailedPreconditionError, InvalidArgumentError
 from monolith.ps.dense import wire
 from monolith.ps.dense.layout import DenseLayout, regions_of, trained_parameters
@@ -367,19 +367,7 @@ class DenseClient:
 
     def first_state(self) -> DenseState:
         """Returns the weights and optimizer state of this process, from before they went to servers; no stamps."""
-        optimizers = {
-            name: {
-                "state": {
-                    weight: dict(optimizer.state[parameter])
-                    for weight, parameter in self.parameters.items()
-                    if parameter in optimizer.state
-                },
-                "groups": [{key: group[key] for key in self.group_keys(name)} for group in optimizer.param_groups],
-            }
-            for name, optimizer in self._optimizers.items()
-        }
-        weights = {name: parameter.detach() for name, parameter in self.parameters.items()}
-        return DenseState(weights=weights, optimizers=optimizers, clocks=())
+        return dense_state_of(self.parameters, self._optimizers, group_keys=self.group_keys, clocks=())
 
     def _configure_one(self, server: int, origin: int, layout: bytes) -> dict[str, Any]:
         values = []

@@ -23,7 +23,7 @@ from monolith.tables.history import (
     shared_buckets,
 )
 from monolith.tables.local.history import row_blocks
-from monolith.tables.local.update import stamp_from_core
+from monolith.tables.local.plan import stamp_from_core
 from monolith.tables.snapshot.location import fetched_files, writing_folder
 from monolith.tables.snapshot.manifest import FileEntry, bucket_ranges, file_name
 from monolith.tables.snapshot.restore import RestoreReport, match_tables, report_of

@@ -19,8 +19,17 @@ from monolith.tables.keyed_rows import KeyedValues
 from monolith.tables.local.cut import LocalCut, LocalRestore
 from monolith.tables.local.history import LocalHistory
 from monolith.tables.local.native_tables import NativeTables
-from monolith.tables.local.plan import LocalPlan, LocalRows, NativeSession, NativeStore, OpenPlans
-from monolith.tables.local.update import prepare_update, require_not_discarded, stamp_from_core, stamp_to_core
+from monolith.tables.local.plan import (
+    LocalPlan,
+    LocalRows,
+    NativeSession,
+    NativeStore,
+    OpenPlans,
+    prepare_update,
+    require_not_discarded,
+    stamp_from_core,
+    stamp_to_core,
+)
 from monolith.tables.slot_keys import UNKNOWN_SLOT
 from monolith.tables.store import LoadReport, StoreStats, Traits
 
