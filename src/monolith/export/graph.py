@@ -183,9 +183,8 @@ def trace(
     `graphs` has the last graph of each signature, which is reused if the model does the same; None: no reuse.
     """
     if torch.__version__.startswith("2.4."):
-        raise FailedPreconditionError(
-            f"export: torch {torch.__version__} refuses the parameters of embeddings; install a newer torch"
-        )
+        why = "refuses the parameters of embeddings; install a newer torch"
+        raise FailedPreconditionError(f"export: torch {torch.__version__} {why}")
     subject = f"signature {name!r}"
     recorder = LookupRecorder(model.embeddings, model.stores)
     columns = _two_rows(columns)
@@ -288,23 +287,18 @@ def _followed(
 ) -> ModelGraph:
     """Traces a model with `torch.export`; a graph that a server would reject is rejected here."""
     try:
+        shapes = (_dynamic(inputs, origin.num_rows),)
         with torch.no_grad():
-            program = torch.export.export(
-                wrapper, (inputs,), dynamic_shapes=(_dynamic(inputs, origin.num_rows),), strict=False
-            )
+            program = torch.export.export(wrapper, (inputs,), dynamic_shapes=shapes, strict=False)
     except Exception as error:
         raise refusal(error, wrapper.model_fn, subject=subject) from error
     places = _prune(program, list(inputs))
     _require_unchanged_weights(program.graph, places, subject=subject)
     _require_allowed(program.graph, wrapper.model_fn, subject=subject)
     text = graph_to_bytes(program, places, origin.outputs)
-    weights = {**program.constants, **program.state_dict}
-    arguments = [
-        weights[(_MODEL if place.kind == "weight" else "") + place.name]
-        if place.kind in {"weight", "constant"}
-        else shape_of(place)
-        for place in places
-    ]
+    tensors = {("constant", name): tensor for name, tensor in program.constants.items()}
+    tensors |= {("weight", name.removeprefix(_MODEL)): tensor for name, tensor in program.state_dict.items()}
+    arguments = [tensors[place] if place in tensors else shape_of(place) for place in places]
     try:
         loaded = graph_from_bytes(text, origin=subject)  # never write an unreadable graph
         require_bounded_graph(loaded.module, arguments, origin=subject)

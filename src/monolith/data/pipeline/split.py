@@ -61,7 +61,8 @@ class Split(Stage[Any, Any]):
 
     def rows_of(self, element: Any, first_row: int) -> npt.NDArray[np.int64]:
         """Returns the numbers of the element's rows that belong to this part."""
-        numbers = self._values_of(element) if self._by is not None else _places(element, first_row)
+        places = np.arange(first_row, first_row + num_rows_of(element), dtype=np.int64)
+        numbers = places if self._by is None else self._values_of(element)
         draws = mix(mix(numbers.view(np.uint64)) ^ key_of(self._seed, 1)) >> np.uint64(11)
         shares = draws.astype(np.float64) * 2.0**-53
         return np.flatnonzero((shares >= self._low) & (shares < self._high))
@@ -103,10 +104,6 @@ class _SplitReading(StageReading[Any, Any]):
 
     def _choose(self, element: Any) -> npt.NDArray[np.int64]:
         return self._split.rows_of(element, self._rows)
-
-
-def _places(element: object, first_row: int) -> npt.NDArray[np.int64]:
-    return np.arange(first_row, first_row + num_rows_of(element), dtype=np.int64)
 
 
 _DEDUPLICATE = "deduplicate"
