@@ -244,7 +244,7 @@ def test_a_process_that_was_replaced_writes_nothing(tmp_path: Path, caplog: pyte
     assert list(read(tmp_path).states) == [2, 5]
 
 
-def test_a_record_that_is_given_back_goes_on(tmp_path: Path) -> None:
+def test_a_record_that_is_given_back_continues(tmp_path: Path) -> None:
     before = opened(tmp_path)
     append(before, [b"one"])
     opened(tmp_path).close(give_back=True)
@@ -254,7 +254,7 @@ def test_a_record_that_is_given_back_goes_on(tmp_path: Path) -> None:
     assert list(read(tmp_path).states) == [2, 4]
 
 
-def test_a_record_that_was_removed_begins_anew(tmp_path: Path) -> None:
+def test_a_record_that_was_removed_starts_from_number_0(tmp_path: Path) -> None:
     log = opened(tmp_path)
     append(log, [b"one"])
     log.remove_all()

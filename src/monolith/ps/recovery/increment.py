@@ -115,72 +115,6 @@ class IncrementWriter:
         )
 
 
-class _StoreCopy:
-    """Copy of one store in the record."""
-
-    def __init__(
-        self, rows: HostedRows, *, begin: int, since: int, batch: RecordBatch, make_way: Callable[[], bool]
-    ) -> None:
-        self._rows = rows
-        self._begin = begin
-        self._batch = batch
-        self._make_way = make_way
-        self._copy = RowCopy(rows, since, self._take)
-        self._lineage = rows.lineage.number
-        self._blocks: list[bytes] = []
-        self._num_bytes = 0
-        self._records: list[int] = []
-        self._entry: RowsEntry | None = None
-
-    @property
-    def changes(self) -> int:
-        return self._copy.changes
-
-    def copy_beside(self) -> None:
-        self._copy.copy_beside()
-
-    def take_moment(self) -> None:
-        """Copies the remaining changes, while pushes are held."""
-        if self._rows.lineage.number != self._lineage:
-            raise AbortedError(f"recovery record: the rows of store {self._rows.name!r} were replaced meanwhile")
-        end = self._copy.copy_rest()
-        generation, life = self._rows.life
-        self._entry = RowsEntry(
-            agreement=self._rows.agreement.decode(),
-            lineage=self._lineage,
-            generation=generation,
-            life=life,
-            end=end,
-            stamps=self._rows.stamps(),
-            newest_times=tuple(self._rows.newest_times()),
-            snapshots=dict(self._rows.lineage.snapshots),
-            section=None,
-        )
-
-    def give_rest(self) -> None:
-        self._copy.give_rest()
-        self._write()
-
-    def entry(self) -> RowsEntry:
-        if self._entry is None:
-            raise AssertionError("take_moment comes first")
-        section = Section(begin=self._begin, records=tuple(self._records), rows=self._copy.rows)
-        return self._entry.with_section(section)
-
-    def _take(self, block: bytes) -> None:
-        if self._make_way():
-            raise AbortedError("recovery record: another writer needs it")
-        self._blocks.append(block)
-        self._num_bytes += len(block)
-        if self._num_bytes >= CHUNK_BYTES:
-            self._write()
-
-    def _write(self) -> None:
-        if self._blocks:
-            self._records.append(self._batch.add(IncrementKind.ROWS, b"".join(self._blocks)))
-            self._blocks, self._num_bytes = [], 0
-
-
 # A cut would do, but only one can be open: a checkpoint in progress would block the record. Instead rows are copied
 # while they change, then those that changed meanwhile, and so on until few are left; these are copied while pushes
 # are held. Loading all copies in order restores the rows at that epoch.
@@ -190,21 +124,24 @@ _FEW_ROWS = 2048
 _MOST_PASSES = 6
 
 
-class RowCopy:
-    """One copy of the changes of a store since an epoch. Not thread-safe.
+class _StoreCopy:
+    """Copy of the changes of one store in the record."""
 
-    Args:
-        rows: The store.
-        since: Epoch; 0: all rows.
-        take: Receives the blocks, in order.
-    """
-
-    def __init__(self, rows: HostedRows, since: int, take: Callable[[bytes], None]) -> None:
-        self.source = rows
-        self.lineage = rows.lineage.number
+    def __init__(
+        self, rows: HostedRows, *, begin: int, since: int, batch: RecordBatch, make_way: Callable[[], bool]
+    ) -> None:
+        self._rows = rows
+        self._lineage = rows.lineage.number
+        self._begin = begin
         self._since = since
-        self._take = take
-        self.rows = 0
+        self._batch = batch
+        self._make_way = make_way
+        self._blocks: list[bytes] = []
+        self._num_bytes = 0
+        self._records: list[int] = []
+        self._rest: list[RowBlock] = []
+        self._entry: RowsEntry | None = None
+        self._num_rows = 0
         """Number of rows copied so far; a row that changed meanwhile counts again."""
         self.changes = 0
         """Number of rows and removals copied so far."""
@@ -216,27 +153,62 @@ class RowCopy:
             FailedPreconditionError: the history does not reach back to the epoch any more.
         """
         for _ in range(_MOST_PASSES):
-            mark = self.source.history.mark().epoch
+            mark = self._rows.history.mark().epoch
             before = self.changes
-            self._copy(self.source.changes_since(self._since))
+            self._copy(self._rows.changes_since(self._since))
             self._since = mark
             if self.changes - before <= _FEW_ROWS:
                 return
 
-    def copy_rest(self) -> int:
-        """Copies the rest while pushes are held; returns the epoch. `take` gets it with `give_rest`."""
-        end = self.source.history.mark().epoch
-        self._rest = list(self.source.changes_since(self._since))
-        return end
+    def take_moment(self) -> None:
+        """Copies the remaining changes, while pushes are held."""
+        if self._rows.lineage.number != self._lineage:
+            raise AbortedError(f"recovery record: the rows of store {self._rows.name!r} were replaced meanwhile")
+        end = self._rows.history.mark().epoch
+        self._rest = list(self._rows.changes_since(self._since))
+        self._entry = entry_at(self._rows, end)
 
     def give_rest(self) -> None:
-        """Passes the blocks of `copy_rest` to `take`."""
+        """Adds what `take_moment` copied."""
         self._copy(self._rest)
         self._rest = []
+        self._write()
+
+    def entry(self) -> RowsEntry:
+        """Returns the entry of the copied rows."""
+        if self._entry is None:
+            raise AssertionError("take_moment comes first")
+        return self._entry.with_section(Section(begin=self._begin, records=tuple(self._records), rows=self._num_rows))
 
     def _copy(self, blocks: Iterable[RowBlock]) -> None:
         for block in blocks:
-            self._take(block.data)
+            if self._make_way():
+                raise AbortedError("recovery record: another writer needs it")
+            self._blocks.append(block.data)
+            self._num_bytes += len(block.data)
+            if self._num_bytes >= CHUNK_BYTES:
+                self._write()
             self.changes += block.count
             if block.kind is BlockKind.FULL:
-                self.rows += block.count
+                self._num_rows += block.count
+
+    def _write(self) -> None:
+        if self._blocks:
+            self._records.append(self._batch.add(IncrementKind.ROWS, b"".join(self._blocks)))
+            self._blocks, self._num_bytes = [], 0
+
+
+def entry_at(rows: HostedRows, epoch: int) -> RowsEntry:
+    """Returns the entry of a store whose state is that of an epoch, without rows."""
+    generation, life = rows.life
+    return RowsEntry(
+        agreement=rows.agreement.decode(),
+        lineage=rows.lineage.number,
+        generation=generation,
+        life=life,
+        end=epoch,
+        stamps=rows.stamps(),
+        newest_times=tuple(rows.newest_times()),
+        snapshots=dict(rows.lineage.snapshots),
+        section=None,
+    )

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 from monolith.background import PeriodicThread
 from monolith.checkpoint import committed_names, saved_tables
 from monolith.errors import AbortedError, DeadlineExceededError, FailedPreconditionError, OpError
-from monolith.ps.recovery.entries import RecordedState, RowsEntry
-from monolith.ps.recovery.increment import IncrementWriter
+from monolith.ps.recovery.entries import RecordedState
+from monolith.ps.recovery.increment import IncrementWriter, entry_at
 from monolith.ps.server.push_gates import DENSE_OWNER, rows_owner
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from monolith.ps.dense.shard import DenseShard
     from monolith.ps.recovery.config import RecoveryConfig
-    from monolith.ps.recovery.entries import DenseEntry
+    from monolith.ps.recovery.entries import DenseEntry, RowsEntry
     from monolith.ps.recovery.record_log import RecordBatch, RecordLog
     from monolith.ps.server.hosted_rows import HostedRows
     from monolith.ps.server.push_gates import PushGates
@@ -154,7 +154,7 @@ class Recorder:
             at_snapshot = {}
             for rows in self._subject.hosted():
                 if rows_owner(rows.name) == owner and rows.lineage.origin is not None:
-                    entry = at_snapshot[rows.name] = _entry_at(rows, rows.lineage.origin)
+                    entry = at_snapshot[rows.name] = entry_at(rows, rows.lineage.origin)
                     self._followed[rows.name] = Followed(entry.lineage, entry.end, entry.end)
                     rows.lineage.origin = None  # later states differ from that snapshot
             self._write_note(at_snapshot, is_needed=True)
@@ -330,19 +330,3 @@ class Recorder:
                 self._title,
                 error,
             )
-
-
-def _entry_at(rows: HostedRows, epoch: int) -> RowsEntry:
-    """Returns the entry of a store that has just been restored from a snapshot."""
-    generation, life = rows.life
-    return RowsEntry(
-        agreement=rows.agreement.decode(),
-        lineage=rows.lineage.number,
-        generation=generation,
-        life=life,
-        end=epoch,
-        stamps=rows.stamps(),
-        newest_times=tuple(rows.newest_times()),
-        snapshots=dict(rows.lineage.snapshots),
-        section=None,
-    )
