@@ -69,7 +69,7 @@ def test_a_batch_passes_22_files_until_its_rows_have_changed() -> None:
         passed.is_on = True
         session.run_next(feed)
         passed.is_on = False
-    assert "tables/local/update.py" in passed.files
+    assert "tables/local/plan.py" in passed.files
     assert len(passed.files) <= 22, passed.files
 
 
