@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 
 _SEGMENT_BYTES = 1
 """Each increment is in files of its own, so that it is removed, with erased rows, once a checkpoint covers it."""
-CHUNK_BYTES = 16 << 20
+CHUNK_BYTES = 8 << 20
 """Rows or weights in one record, and bytes in memory before they are written."""
 
 
