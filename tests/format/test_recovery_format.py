@@ -26,7 +26,7 @@ def record(tmp_path: Path) -> Path:
     return Path(shutil.copytree(STORED / "record", tmp_path / "record"))
 
 
-@pytest.mark.parametrize("chunk_bytes", [100, 16 << 20])
+@pytest.mark.parametrize("chunk_bytes", [500, 8 << 20])
 def test_a_record_of_version_1_is_recovered_and_continues_in_the_log(
     record: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
 ) -> None:
