@@ -30,7 +30,7 @@ def record(tmp_path: Path) -> Path:
 def test_a_record_of_version_1_is_recovered_and_continues_in_the_log(
     record: Path, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
 ) -> None:
-    for module in ("old_files", "record_log", "increment"):
+    for module in ("old_files", "increment"):
         monkeypatch.setattr(f"monolith.ps.recovery.{module}.CHUNK_BYTES", chunk_bytes)
     make = runpy.run_path(str(STORED / "make.py"))
     expected = json.loads((STORED / "contents.json").read_text(encoding="utf-8"))
