@@ -104,14 +104,11 @@ class LateJoined(LocalWorkerSession):
 class LateStore(LocalStore):
     """Rows that seem to be elsewhere."""
 
+    traits = Traits(remote=True)
+
     def __init__(self, configs: Mapping[str, TableConfig]) -> None:
         super().__init__(configs)
         self.line = Line()
-
-    @property
-    def traits(self) -> Traits:
-        """Of another process, as sessions see it."""
-        return Traits(remote=True)
 
     def join(self, worker: int) -> LateJoined:
         """As a worker whose calls take their time."""
