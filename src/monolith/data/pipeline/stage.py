@@ -7,7 +7,6 @@ readings may use it concurrently.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar
 
 from monolith.closing import Closing
@@ -30,7 +29,7 @@ class Reading(Closing, ABC, Generic[T_co]):
     >>> with dataset.read() as reading:  # doctest: +SKIP
     ...     batch = next(reading)
     ...     saved = reading.position
-    >>> dataset.read(saved)  # goes on behind that batch  # doctest: +SKIP
+    >>> dataset.read(saved)  # resumes after that batch  # doctest: +SKIP
     """
 
     @abstractmethod
@@ -54,8 +53,10 @@ class Reading(Closing, ABC, Generic[T_co]):
         return self
 
     def __del__(self) -> None:
-        with suppress(Exception):  # not fully constructed, or at interpreter shutdown
+        try:  # noqa: SIM105 - at interpreter shutdown `suppress` is gone
             self.close()
+        except Exception:  # noqa: BLE001, S110 - not fully constructed, or at interpreter shutdown
+            pass
 
 
 T = TypeVar("T")

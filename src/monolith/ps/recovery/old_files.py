@@ -54,7 +54,7 @@ class OldFiles:
         """Whether there was a record, which is removed."""
 
     def copy_to(self, log: RecordLog) -> None:
-        """Copies the record, if there is one, behind what the log has. Its process, if still alive, stops writing.
+        """Copies the record, if there is one, after what the log has. Its process, if still alive, stops writing.
 
         Raises:
             OpError: the files cannot be read, or the log cannot be written.

@@ -188,7 +188,7 @@ class RecordLog:
         raise DataLossError(f"{self.title}: records {sorted(wanted)} are missing")
 
     def forget(self) -> None:
-        """Begins anew; existing states stay in the log until the next one is durable."""
+        """Starts over; existing states stay in the log until the next one is durable."""
         self.states, self.last = {}, RecordedState()
         self._begin = 0 if self._writer is None else self._writer.last_number + 1
         self._trimmed = 0
