@@ -1,6 +1,6 @@
-"""What `scripts/mutate` is made of: small faults put into private copies of the tree, and the tests that should notice.
+"""The parts of `scripts/mutate`: it injects small faults into private copies of the tree and runs the tests on them.
 
-Neither of the usual tools does it here. mutmut wants to be the importer of the package, which an editable install with
-a compiled extension already is; cosmic-ray changes the working tree in place and runs one command for every mutant,
-which takes a day over this many tests. Neither samples, and neither knows C++.
+The usual tools do not fit. mutmut must import the package itself, which an editable install with a compiled extension
+already does. cosmic-ray edits the working tree in place and runs one command for every mutant, which takes a day with
+this number of tests. Neither of the two samples mutants, and neither supports C++.
 """

@@ -1,4 +1,4 @@
-"""Which tests call which functions, learnt once from a run of every test file, and so which tests a mutant is given."""
+"""Records once which functions each test calls, and selects the tests to run for a mutant."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from mutation.areas import Area
     from mutation.mutant import Mutant
-    from mutation.rooms import Room
-    from mutation.workplace import Workplace
+    from mutation.working_copy import WorkingCopy
 
 _FILE_SECONDS = 1200.0
-"""How long the tests of one file may take with their calls noted, on a busy machine."""
+"""Time limit for the tests of one file while their calls are recorded, on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
-class KnownTest:
-    """What a test did when nothing was wrong."""
+class RecordedTest:
+    """A test that passes without a mutant."""
 
     id: str
     seconds: float
     calls: frozenset[str]
-    """``path::qualified name`` of every function it called; those of shared fixtures count for every test of a file."""
+    """``path::qualified name`` of every function it called; calls of shared fixtures count for every test of a file."""
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """The tests that judge one mutant, by files in the order in which they run."""
+class Selection:
+    """The tests to run for one mutant, with their files in the order in which they run."""
 
     files: list[str]
     tests: list[str]
@@ -41,31 +41,31 @@ class Choice:
 
 @dataclass(slots=True)
 class Calls:
-    """What is known of all test files; read by many threads, changed by `learn` only."""
+    """The recorded calls of all test files. Any thread may read them; only `load` and `record` change them."""
 
     folder: Path
     root: Path
-    by_file: dict[str, list[KnownTest]] = field(default_factory=dict)
+    by_file: dict[str, list[RecordedTest]] = field(default_factory=dict)
     failing: list[str] = field(default_factory=list)
-    """Tests that do not pass without any mutant: they judge nothing."""
+    """Tests that fail without a mutant; they are never selected."""
 
-    def is_known(self, file: str) -> bool:
-        """Read what an earlier run has learnt of a test file; False when there is none for its present text."""
+    def load(self, file: str) -> bool:
+        """Load what an earlier run recorded for this version of a test file; False if there is no such record."""
         path = self._path(file)
         if path.exists():
-            self._take(file, json.loads(path.read_text(encoding="utf-8")))
+            self._add(file, json.loads(path.read_text(encoding="utf-8")))
         return path.exists()
 
-    def learn(self, file: str, place: Workplace) -> str:
-        """Run a test file; what it told of itself, or why it did not come to that."""
-        ended, target = place.note_calls(file, seconds=_FILE_SECONDS)
+    def record(self, file: str, copy: WorkingCopy) -> str:
+        """Run a test file and record its calls; returns one line for the log."""
+        ended, target = copy.record_calls(file, seconds=_FILE_SECONDS)
         if not target.exists():
             self.by_file[file] = []
             self.failing.append(file)
-            return f"{file} judges nothing: {ended.limit or ended.output[-500:]}"
+            return f"{file} is ignored: {ended.limit or ended.output[-500:]}"
         content = target.read_text(encoding="utf-8")
-        self._take(file, json.loads(content))
-        if not any(test["failed"] for test in json.loads(content).values()):  # what fails may pass the next time
+        self._add(file, json.loads(content))
+        if not any(test["failed"] for test in json.loads(content).values()):  # a failing test may pass in the next run
             self._path(file).parent.mkdir(parents=True, exist_ok=True)
             self._path(file).write_text(content, encoding="utf-8")
         return f"{file}: {len(self.by_file[file])} tests"
@@ -74,38 +74,38 @@ class Calls:
         digest = hashlib.sha256(file.encode() + b"\0" + (self.root / file).read_bytes()).hexdigest()[:16]
         return self.folder / f"{Path(file).stem}-{digest}.json"
 
-    def _take(self, file: str, content: dict[str, dict[str, Any]]) -> None:
+    def _add(self, file: str, content: dict[str, dict[str, Any]]) -> None:
         shared = {call for test in content.values() for call in test["setup"]}
         self.by_file[file] = [
-            KnownTest(name, float(test["seconds"]), frozenset(shared | set(test["calls"])))
+            RecordedTest(name, float(test["seconds"]), frozenset(shared | set(test["calls"])))
             for name, test in content.items()
             if test["passed"] and not test["failed"]
         ]
         self.failing += [name for name, test in content.items() if test["failed"]]
 
-    def choose(self, mutant: Mutant, room: Room, *, budget: float, thorough: bool) -> Choice:
-        """The tests for a mutant: those that call its function, with all tests of a file named after its module.
+    def select(self, mutant: Mutant, area: Area, *, budget: float, thorough: bool) -> Selection:
+        """Select the tests that call the mutated function, and all tests of a file named after its module.
 
         Args:
-            mutant: Who is judged.
-            room: Whose tests judge.
-            budget: Seconds of tests after which no further one is taken.
-            thorough: Take the whole room, without a limit.
+            mutant: The mutant to test.
+            area: The area of the mutant; its tests are the candidates.
+            budget: Seconds of tests after which no other test is added.
+            thorough: Select all tests of the area, without a limit.
         """
-        files = {file: self.by_file.get(file, []) for file in room.test_files(self.root)}
-        if thorough or room.is_cpp:
-            return _choice(list(files.items()), float("inf") if thorough else budget)
+        files = {file: self.by_file.get(file, []) for file in area.test_files(self.root)}
+        if thorough or area.is_cpp:
+            return _select(list(files.items()), float("inf") if thorough else budget)
         named = {file for file in files if _is_named_after(file, mutant.path)}
-        for is_judge in self._ways_to_judge(mutant):
-            chosen = {file: [test for test in tests if is_judge(file, test)] for file, tests in files.items()}
-            if any(chosen.values()):
-                chosen |= {file: files[file] for file in named}
-                order = sorted(chosen.items(), key=lambda each: (each[0] not in named, _seconds(each[1])))
-                return _choice([each for each in order if each[1]], budget)
-        return _choice(list(files.items()), budget)
+        for matches in self._filters(mutant):
+            matching = {file: [test for test in tests if matches(file, test)] for file, tests in files.items()}
+            if any(matching.values()):
+                matching |= {file: files[file] for file in named}
+                ordered = sorted(matching.items(), key=lambda item: (item[0] not in named, _seconds(item[1])))
+                return _select([(file, tests) for file, tests in ordered if tests], budget)
+        return _select(list(files.items()), budget)
 
-    def _ways_to_judge(self, mutant: Mutant) -> Iterator[Callable[[str, KnownTest], bool]]:
-        """Questions to a test, the most exact one first; the first to which any test says yes selects the judges."""
+    def _filters(self, mutant: Mutant) -> Iterator[Callable[[str, RecordedTest], bool]]:
+        """Filters of tests, the most precise one first; the first filter that matches any test is used."""
         function = f"{mutant.path}::{mutant.edit.scope}"
         name = mutant.edit.scope.rpartition(".")[2] or re.split(r"\W", mutant.source_line, maxsplit=1)[0]
         texts = {file: (self.root / file).read_text(encoding="utf-8") for file in self.by_file}
@@ -123,20 +123,20 @@ def _is_named_after(file: str, module: str) -> bool:
     return Path(module).stem.strip("_") in Path(file).stem
 
 
-def _seconds(tests: list[KnownTest]) -> float:
+def _seconds(tests: list[RecordedTest]) -> float:
     return sum(test.seconds for test in tests)
 
 
-def _choice(files: list[tuple[str, list[KnownTest]]], budget: float) -> Choice:
+def _select(files: list[tuple[str, list[RecordedTest]]], budget: float) -> Selection:
     names: list[str] = []
     tests: list[str] = []
     seconds = 0.0
-    for file, known in files:
+    for file, recorded in files:
         if seconds > budget:
             break
-        for test in known:
+        for test in recorded:
             if seconds <= budget:
                 tests.append(test.id)
                 seconds += test.seconds
         names.append(file)
-    return Choice(names, tests, seconds)
+    return Selection(names, tests, seconds)

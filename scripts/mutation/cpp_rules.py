@@ -1,4 +1,4 @@
-"""Which small faults a C++ file offers, found in its text: the project's format puts a space around every operator."""
+"""Finds possible faults in the text of a C++ file; clang-format puts spaces around every binary operator."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ _OTHER_WORDS = {"true": "false", "false": "true", "std::min": "std::max", "std::
 _CONDITION = re.compile(r"\bif (?:constexpr )?\((?P<test>[^;{}]*?)\) (?:\{|return|continue|break|throw)")
 _CALL_STATEMENT = re.compile(r"(?<=[;{}])\s*(?P<call>[\w.>:\[\]-]+\([^;{}]*\);)")
 _NEGATION = re.compile(r"(?<![\w\])])(!)(?=[\w(])")
-# Lines that decide nothing when the program runs: declarations of templates, messages, and checks of the compiler.
+# Lines without effect on the results at run time: template declarations, messages and compile-time checks.
 _QUIET_LINE = re.compile(r"^\s*(#|template\b|static_assert\b|using\b|namespace\b|assert\b|friend\b)|\bFail\(|\bthrow\b")
 _DECLARATION = re.compile(r"(?:operator|return|throw|delete|else)\b")
 
 
 def cpp_edits(text: str) -> list[Edit]:
-    """Every fault that a file offers; some of them do not compile, and count for nothing."""
+    """List all possible faults of a file. Some of them do not compile; such mutants are not counted."""
     plain = without_noise(text)
     edits = [
         Edit(match.start(1), match.end(1), replacement, "")

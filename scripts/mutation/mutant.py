@@ -1,4 +1,4 @@
-"""One small fault: where it is, and what stands there instead."""
+"""A small fault in a file: its location and the replacement text."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A replacement of one stretch of a text."""
+    """A replacement of one span of a text."""
 
     start: int
     """Offset of the first character that is replaced."""
     end: int
-    """Offset behind the last one."""
+    """Offset after the last character that is replaced."""
     replacement: str
     scope: str
-    """The function or class it is in, by its qualified name; empty outside of both, and in C++."""
+    """Qualified name of the function or class that contains the span; empty at module level and in C++."""
 
     def apply(self, text: str) -> str:
-        """The text with the fault in it."""
+        """Return the text with the fault."""
         return text[: self.start] + self.replacement + text[self.end :]
 
 
@@ -27,27 +27,27 @@ class Edit:
 class Mutant:
     """An edit of one file of the project."""
 
-    room: str
+    area: str
     path: str
-    """From the root of the project, with slashes."""
+    """Relative to the root of the project, with slashes."""
     line: int
-    """The first changed one; lines count from 1."""
+    """Number of the first changed line, from 1."""
     before: str
-    """What the edit replaces."""
+    """The text that the edit replaces."""
     source_line: str
-    """The whole line, without the space around it."""
+    """The first changed line, without leading and trailing space."""
     occurrence: int
-    """How many equal edits of equal lines stand above this one in the file."""
+    """Number of equal edits of equal lines above this one in the file."""
     edit: Edit
 
     @property
     def change(self) -> str:
-        """What was done, in one line."""
+        """The edit in one line, such as ``< -> <=``."""
         return f"{_one_line(self.before)} -> {_one_line(self.edit.replacement)}"
 
     @property
     def key(self) -> str:
-        """Names the mutant as long as its line stays as it is; lines above may come and go."""
+        """Identifies the mutant as long as its line is unchanged; other lines of the file may change."""
         parts = (self.path, self.edit.scope, self.source_line, self.change, str(self.occurrence))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
@@ -55,18 +55,18 @@ class Mutant:
         return f"{self.path}:{self.line}: {self.change}"
 
 
-def mutants_of(room: str, path: str, text: str, edits: list[Edit]) -> list[Mutant]:
-    """The edits of a file as mutants, in the order of the file."""
+def mutants_of(area: str, path: str, text: str, edits: list[Edit]) -> list[Mutant]:
+    """Return the edits of a file as mutants, in the order of the file."""
     lines = text.split("\n")
     seen: dict[tuple[str, str, str], int] = {}
     mutants = []
-    for edit in sorted(set(edits), key=lambda each: (each.start, each.end, each.replacement)):
+    for edit in sorted(set(edits), key=lambda edit: (edit.start, edit.end, edit.replacement)):
         line = text.count("\n", 0, edit.start) + 1
         before = text[edit.start : edit.end]
         source_line = lines[line - 1].strip()
         same = (edit.scope, source_line, f"{before}\0{edit.replacement}")
         seen[same] = seen.get(same, -1) + 1
-        mutants.append(Mutant(room, path, line, before, source_line, seen[same], edit))
+        mutants.append(Mutant(area, path, line, before, source_line, seen[same], edit))
     return mutants
 
 

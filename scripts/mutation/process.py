@@ -1,4 +1,4 @@
-"""A child process with a limit on its time and its memory, gone with all of its own children when it ends."""
+"""Runs a child process with limits on time and memory, and kills its process group when it ends."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ _POLL_SECONDS = 0.05
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
-class Stopped(Exception):  # noqa: N818 - not an error: the user asked for it
-    """The run was told to stop while a process was under way."""
+class Stopped(Exception):  # noqa: N818 - not an error: the user stops the run
+    """A stop of the run was requested while a process was running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a process ended."""
+    """The result of a process."""
 
     code: int | None
-    """None when it was ended by a limit."""
+    """The exit status; None if the process was killed at a limit."""
     limit: str
-    """Which limit it met, or nothing."""
+    """The limit that it exceeded, or an empty string."""
     output: str
 
 
 def run_process(
     command: Sequence[str], *, folder: Path, seconds: float, megabytes: float, stop: threading.Event
 ) -> Ended:
-    """Run a command to its end or to a limit.
+    """Run a command until it ends or exceeds a limit.
 
     Raises:
-        Stopped: ``stop`` was set; the process is gone.
+        Stopped: ``stop`` was set. The process has been killed.
     """
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(

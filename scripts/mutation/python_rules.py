@@ -1,4 +1,4 @@
-"""Which small faults a Python file offers: other comparisons, signs and constants, lost calls, returns and branches."""
+"""Finds possible faults in a Python file: other comparisons, operators, constants; lost calls, returns and branches."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ _ARITHMETIC: dict[type[ast.operator], str] = {
 }
 _OTHER_NAMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _UNTESTED_FUNCTIONS = frozenset({"__repr__", "__str__"})
-_CALLS_THAT_ONLY_TELL = re.compile(r"log|^print$|^super$", re.IGNORECASE)
+_CALLS_THAT_ONLY_REPORT = re.compile(r"log|^print$|^super$", re.IGNORECASE)
 _KEYWORDS_THAT_ONLY_GUARD = frozenset({"strict", "stacklevel", "frozen", "slots", "kw_only", "daemon"})
 
 
 def python_edits(text: str) -> list[Edit]:
-    """Every fault that a file offers; messages, annotations, decorators and docstrings offer none."""
+    """List all possible faults of a file; messages, annotations, decorators and docstrings are not changed."""
     finder = _Finder(text)
     finder.visit(ast.parse(text))
     return finder.edits
@@ -59,7 +59,7 @@ class _Finder(ast.NodeVisitor):
             self._line_starts.append(self._line_starts[-1] + len(line) + 1)
         self._lines = text.split("\n")
 
-    # Where things stand. ast counts columns in bytes.
+    # Source positions; ast counts columns in bytes.
 
     def _offset(self, line: int, column: int) -> int:
         before = self._lines[line - 1].encode()[:column].decode()
@@ -80,7 +80,7 @@ class _Finder(ast.NodeVisitor):
         self.edits.append(Edit(start, end, replacement, scope))
 
     def _replace_between(self, left: ast.expr, right: ast.expr, replacement: str) -> None:
-        """Replace the operator between two operands; parentheses around them stay."""
+        """Replace the operator between two operands, and keep parentheses around them."""
         start, end = self._span(left)[1], self._span(right)[0]
         between = self._text[start:end]
         operator = between.strip(" \t\n()\\")
@@ -88,7 +88,7 @@ class _Finder(ast.NodeVisitor):
             at = start + between.index(operator)
             self._replace(at, at + len(operator), replacement)
 
-    # Where one is.
+    # Scopes.
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         was_in_function, self._in_function = self._in_function, False
@@ -103,7 +103,7 @@ class _Finder(ast.NodeVisitor):
             return
         was_in_function, self._in_function = self._in_function, True
         self._scope.append(node.name)
-        for default in [*node.args.defaults, *(each for each in node.args.kw_defaults if each)]:
+        for default in [*node.args.defaults, *(default for default in node.args.kw_defaults if default)]:
             self.visit(default)
         self._scope.append("<locals>")
         for statement in node.body:
@@ -111,18 +111,17 @@ class _Finder(ast.NodeVisitor):
         del self._scope[-2:]
         self._in_function = was_in_function
 
-    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 - the name that ast asks for
+    visit_AsyncFunctionDef = visit_FunctionDef  # noqa: N815 - the name that ast requires
 
-    # What offers no fault.
-
+    # Nodes that are not changed.
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:
-        """Text for people."""
+        """Skip f-strings: their text is for people."""
 
     def visit_Assert(self, node: ast.Assert) -> None:
-        """Says what must hold anyway."""
+        """Skip assertions: they do not change results."""
 
     def visit_Import(self, node: ast.Import) -> None:
-        """Names only."""
+        """Skip imports."""
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
@@ -142,10 +141,9 @@ class _Finder(ast.NodeVisitor):
         self._swap_branches(node.test)
         self.generic_visit(node)
 
-    # What does.
-
+    # Nodes that are changed.
     def _swap_branches(self, test: ast.expr) -> None:
-        if not isinstance(test, ast.Compare):  # the opposite of a comparison is among its own faults
+        if not isinstance(test, ast.Compare):  # visit_Compare offers the opposite of a comparison
             self._replace(*self._span(test), f"not ({self._source(test)})")
 
     def visit_Compare(self, node: ast.Compare) -> None:
@@ -157,7 +155,7 @@ class _Finder(ast.NodeVisitor):
 
     def visit_BoolOp(self, node: ast.BoolOp) -> None:
         replacement = "or" if isinstance(node.op, ast.And) else "and"
-        if len(node.values) == 2:  # with more, a mixture of both would be read in another order
+        if len(node.values) == 2:  # with more operands, a mix of both operators would group differently
             self._replace_between(node.values[0], node.values[1], replacement)
         self.generic_visit(node)
 
@@ -199,7 +197,7 @@ class _Finder(ast.NodeVisitor):
         if isinstance(node.value, ast.Constant):
             return
         call = node.value.value if isinstance(node.value, ast.Await) else node.value
-        if isinstance(call, ast.Call) and _only_tells(call):
+        if isinstance(call, ast.Call) and _only_reports(call):
             return
         if isinstance(call, ast.Call):
             self._replace(*self._span(node), "pass")
@@ -225,8 +223,8 @@ def _is_number(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, int | float)
 
 
-def _only_tells(call: ast.Call) -> bool:
+def _only_reports(call: ast.Call) -> bool:
     name = call.func
     while isinstance(name, ast.Attribute | ast.Call):
         name = name.value if isinstance(name, ast.Attribute) else name.func
-    return isinstance(name, ast.Name) and bool(_CALLS_THAT_ONLY_TELL.search(name.id))
+    return isinstance(name, ast.Name) and bool(_CALLS_THAT_ONLY_REPORT.search(name.id))

@@ -1,4 +1,4 @@
-"""What became of every mutant, kept line by line so that a run can be taken up again, and the list of survivors."""
+"""Stores the verdict on every mutant, one line each, so that a stopped run can resume; writes the list of survivors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+    from mutation.areas import Area, Equivalent
     from mutation.mutant import Mutant
-    from mutation.rooms import Equivalent, Room
 
 
 class Results:
-    """The verdicts of this run and of earlier ones; any thread may add to it."""
+    """The verdicts of this run and of earlier runs; any thread may add one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -31,12 +31,12 @@ class Results:
                 self._verdicts[record["key"]] = record["tests"], Verdict(**record["verdict"])
 
     def get(self, mutant: Mutant, tests: str) -> Verdict | None:
-        """The verdict on a mutant; a survivor is judged again when the tests have changed."""
-        found, verdict = self._verdicts.get(mutant.key, ("", None))
-        return None if verdict is None or (verdict.outcome == ALIVE and found != tests) else verdict
+        """Return the stored verdict; None if there is none, or if the mutant survived other versions of the tests."""
+        stored_tests, verdict = self._verdicts.get(mutant.key, ("", None))
+        return None if verdict is None or (verdict.outcome == ALIVE and stored_tests != tests) else verdict
 
     def add(self, mutant: Mutant, tests: str, verdict: Verdict) -> None:
-        """Keep a verdict, on the disk too."""
+        """Store a verdict and append it to the file."""
         record = {"key": mutant.key, "mutant": str(mutant), "tests": tests, "verdict": asdict(verdict)}
         with self._lock:
             self._verdicts[mutant.key] = tests, verdict
@@ -45,11 +45,11 @@ class Results:
                 file.write(json.dumps(record) + "\n")
 
 
-def digest_of_tests(room: Room, root: Path) -> str:
-    """Changes with the tests that may judge a room."""
+def digest_of_tests(area: Area, root: Path) -> str:
+    """Return a digest of all tests of an area."""
     digest = hashlib.sha256()
-    places = [root / name for name in room.tests] + ([root / "core"] if room.is_cpp else [])
-    files = [file for place in places for file in ([place] if place.is_file() else sorted(place.rglob("*")))]
+    folders = [root / name for name in area.tests] + ([root / "core"] if area.is_cpp else [])
+    files = [file for path in folders for file in ([path] if path.is_file() else sorted(path.rglob("*")))]
     for file in files:
         if file.suffix == ".py" or file.name.endswith("_test.cc"):
             digest.update(file.relative_to(root).as_posix().encode() + b"\0" + file.read_bytes())
@@ -57,19 +57,19 @@ def digest_of_tests(room: Room, root: Path) -> str:
 
 
 def summary(judged: Iterable[tuple[Mutant, Verdict]], equivalents: list[Equivalent]) -> tuple[str, int, int]:
-    """A page for people, how many mutants live without a reason, and how many were tried."""
-    tried = [(mutant, verdict) for mutant, verdict in judged if verdict.outcome != INVALID]
-    alive = [(mutant, verdict) for mutant, verdict in tried if verdict.outcome == ALIVE]
-    by_right = [(mutant, each) for mutant, _ in alive for each in equivalents if each.is_of(mutant)]
-    excused = {mutant.key for mutant, _ in by_right}
-    without = [(mutant, verdict) for mutant, verdict in alive if mutant.key not in excused]
-    lines = ["| Room | Mutants | Killed | Alive |", "|---|---|---|---|"]
-    for room in dict.fromkeys(mutant.room for mutant, _ in tried):
-        outcomes = [verdict.outcome for mutant, verdict in tried if mutant.room == room]
-        lines.append(f"| {room} | {len(outcomes)} | {outcomes.count(KILLED)} | {outcomes.count(ALIVE)} |")
-    lines.append(f"| all | {len(tried)} | {len(tried) - len(alive)} | {len(alive)} |")
-    lines += ["", f"Alive: {len(without)}"]
-    lines += [f"- {mutant} ({verdict.reason})\n      {mutant.source_line}" for mutant, verdict in without]
-    lines += ["", f"Alive by right: {len(by_right)}"]
-    lines += [f"- {mutant}: {each.reason}" for mutant, each in by_right]
-    return "\n".join(lines), len(without), len(tried)
+    """Return the report, the number of survivors that are not listed as equivalent, and the number of valid mutants."""
+    valid = [(mutant, verdict) for mutant, verdict in judged if verdict.outcome != INVALID]
+    alive = [(mutant, verdict) for mutant, verdict in valid if verdict.outcome == ALIVE]
+    explained = [(mutant, entry) for mutant, _ in alive for entry in equivalents if entry.matches(mutant)]
+    explained_keys = {mutant.key for mutant, _ in explained}
+    survivors = [(mutant, verdict) for mutant, verdict in alive if mutant.key not in explained_keys]
+    lines = ["| Area | Mutants | Killed | Alive |", "|---|---|---|---|"]
+    for area in dict.fromkeys(mutant.area for mutant, _ in valid):
+        outcomes = [verdict.outcome for mutant, verdict in valid if mutant.area == area]
+        lines.append(f"| {area} | {len(outcomes)} | {outcomes.count(KILLED)} | {outcomes.count(ALIVE)} |")
+    lines.append(f"| all | {len(valid)} | {len(valid) - len(alive)} | {len(alive)} |")
+    lines += ["", f"Alive: {len(survivors)}"]
+    lines += [f"- {mutant} ({verdict.reason})\n      {mutant.source_line}" for mutant, verdict in survivors]
+    lines += ["", f"Equivalent: {len(explained)}"]
+    lines += [f"- {mutant}: {entry.reason}" for mutant, entry in explained]
+    return "\n".join(lines), len(survivors), len(valid)

@@ -1,4 +1,4 @@
-"""The faults that a C++ file offers, found in its text."""
+"""The possible faults of a C++ file, found in its text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def changes(text: str) -> list[str]:
         ("void F() {\n  lock.Release();\n}", ["lock.Release(); -> ;"]),
     ],
 )
-def test_every_kind_of_rule_offers_its_faults(text: str, expected: list[str]) -> None:
+def test_every_rule_finds_its_faults(text: str, expected: list[str]) -> None:
     assert changes(text) == expected
 
 
@@ -46,5 +46,5 @@ def test_every_kind_of_rule_offers_its_faults(text: str, expected: list[str]) ->
         "throw Error(1 + 2);",
     ],
 )
-def test_comments_texts_types_and_checks_of_the_compiler_offer_none(text: str) -> None:
+def test_comments_strings_types_and_compile_time_checks_have_no_faults(text: str) -> None:
     assert changes(text) == []

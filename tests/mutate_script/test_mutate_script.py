@@ -1,4 +1,4 @@
-"""The script on a toy project: it tells killed from living, goes on where it was, and leaves the tree alone."""
+"""The script on a toy project: it finds killed and surviving mutants, resumes a stopped run, and changes no file."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "mutate"
 
 
 def command(folder: Path, *arguments: str) -> list[str]:
-    config = folder / "rooms.toml"
+    config = folder / "areas.toml"
     return [sys.executable, str(SCRIPT), "--root", str(folder), "--config", str(config), "--may-live", "0", *arguments]
 
 
@@ -40,7 +40,7 @@ def first_run(project: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def judged(project: Path, first_run: subprocess.CompletedProcess[str], tmp_path: Path) -> Path:
-    """A copy of the project after its first run, to be changed."""
+    """A copy of the project after its first run, which a test may change."""
     return shutil.copytree(project, tmp_path / "judged", ignore=shutil.ignore_patterns("python-*"))
 
 
@@ -50,7 +50,7 @@ def verdicts(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_what_a_test_checks_is_killed_and_what_none_checks_lives(
+def test_a_mutant_that_a_test_detects_is_killed_and_any_other_survives(
     project: Path, first_run: subprocess.CompletedProcess[str]
 ) -> None:
     assert first_run.returncode == 1, first_run.stderr
@@ -67,25 +67,27 @@ def test_what_a_test_checks_is_killed_and_what_none_checks_lives(
 
 
 @pytest.mark.slow
-def test_a_test_that_fails_anyway_judges_nothing_and_is_named(first_run: subprocess.CompletedProcess[str]) -> None:
-    assert "fail without a mutant, and judge nothing: tests/test_limit.py::test_is_broken" in first_run.stderr
+def test_a_test_that_fails_without_a_mutant_is_reported(
+    first_run: subprocess.CompletedProcess[str],
+) -> None:
+    assert "fail without a mutant and are ignored: tests/test_limit.py::test_is_broken" in first_run.stderr
 
 
 @pytest.mark.slow
-def test_the_tree_itself_is_never_touched(project: Path, first_run: subprocess.CompletedProcess[str]) -> None:
+def test_the_project_itself_is_never_changed(project: Path, first_run: subprocess.CompletedProcess[str]) -> None:
     assert (project / "src/toy/limit.py").read_text() == LIMIT
     assert sorted(path.name for path in (project / "src/toy").iterdir()) == ["__init__.py", "limit.py"]
 
 
 @pytest.mark.slow
-def test_a_second_run_judges_nothing_again_until_a_test_changes(
+def test_a_second_run_repeats_no_mutant_until_a_test_changes(
     judged: Path, first_run: subprocess.CompletedProcess[str]
 ) -> None:
     again = mutate(judged)
     assert again.stdout == first_run.stdout
     assert "[" not in again.stderr
     tests = judged / "tests/test_limit.py"
-    tests.write_text(TESTS.replace("    limit.nobody_asks()", "    assert limit.nobody_asks() == 1"))
+    tests.write_text(TESTS.replace("    limit.one()", "    assert limit.one() == 1"))
     mended = mutate(judged)
     assert mended.returncode == 0, mended.stdout + mended.stderr
     assert "| limits | 6 | 6 | 0 |" in mended.stdout
@@ -99,7 +101,7 @@ def test_an_equivalent_mutant_is_listed_with_its_reason_and_a_stale_reason_is_re
     result = mutate(judged)
     assert "- src/toy/limit.py:13: 1 -> 2: toy" in result.stdout
     assert "Alive: 1" in result.stdout
-    assert "fits no mutant any more: src/toy/limit.py: 1 -> 3" in result.stderr
+    assert "matches no mutant any more: src/toy/limit.py: 1 -> 3" in result.stderr
 
 
 def test_the_sample_is_drawn_by_the_seed_and_can_be_listed_without_a_run(tmp_path: Path) -> None:
@@ -111,7 +113,7 @@ def test_the_sample_is_drawn_by_the_seed_and_can_be_listed_without_a_run(tmp_pat
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_a_hanging_test_and_keeps_what_was_judged(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_hanging_test_and_keeps_the_verdicts(tmp_path: Path) -> None:
     make_project(tmp_path)
     started = tmp_path / "started"
     hang = f"def test_hangs():\n    pathlib.Path({str(started)!r}).touch()\n    time.sleep(300)\n"
@@ -121,5 +123,5 @@ def test_ctrl_c_ends_a_hanging_test_and_keeps_what_was_judged(tmp_path: Path) ->
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         output, errors = process.communicate(timeout=240)
-    assert "stopped; the same command goes on from here" in errors
+    assert "stopped; the same command resumes the run" in errors
     assert "| all | 0 | 0 | 0 |" in output

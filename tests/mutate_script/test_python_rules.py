@@ -1,4 +1,4 @@
-"""The faults that a Python file offers: each is one small change of what the program does, and still a program."""
+"""The possible faults of a Python file: each is a small change that still parses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mutation.python_rules import python_edits
 
 
 def changes(text: str) -> list[str]:
-    return [mutant.change for mutant in mutants_of("room", "file.py", text, python_edits(text))]
+    return [mutant.change for mutant in mutants_of("area", "file.py", text, python_edits(text))]
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def changes(text: str) -> list[str]:
         ("def f(x=2):\n    pass", ["2 -> 3"]),
     ],
 )
-def test_every_kind_of_rule_offers_its_faults(text: str, expected: list[str]) -> None:
+def test_every_rule_finds_its_faults(text: str, expected: list[str]) -> None:
     assert changes(text) == expected
 
 
@@ -60,11 +60,11 @@ def test_every_kind_of_rule_offers_its_faults(text: str, expected: list[str]) ->
         "x = 'a' + b",
     ],
 )
-def test_what_only_people_and_tools_read_offers_none(text: str) -> None:
+def test_texts_for_people_and_tools_have_no_faults(text: str) -> None:
     assert changes(text) == []
 
 
-def test_every_fault_of_a_file_with_accents_and_long_lines_is_a_program_that_differs_in_one_place() -> None:
+def test_every_fault_in_a_file_with_accents_and_long_lines_parses_and_changes_one_place() -> None:
     text = 'x = "é", 1 < y\nz = (\n    a  # é\n    + b * c\n) or d\n'
     edits = python_edits(text)
     assert [edit.apply(text) for edit in edits] == [
@@ -84,9 +84,9 @@ def test_a_fault_has_the_qualified_name_of_its_function() -> None:
     assert scopes == {"1": "A", "2": "A.f.<locals>.g", "return 2": "A.f.<locals>.g", "return g": "A.f"}
 
 
-def test_a_mutant_keeps_its_key_when_lines_are_put_above_it_and_equal_lines_have_keys_of_their_own() -> None:
+def test_a_mutant_keeps_its_key_under_new_lines_and_equal_lines_have_different_keys() -> None:
     text = "x = 1\nx = 1\n"
     longer = "import os\n\n" + text
-    keys = [mutant.key for mutant in mutants_of("room", "file.py", text, python_edits(text))]
-    assert [mutant.key for mutant in mutants_of("room", "file.py", longer, python_edits(longer))] == keys
+    keys = [mutant.key for mutant in mutants_of("area", "file.py", text, python_edits(text))]
+    assert [mutant.key for mutant in mutants_of("area", "file.py", longer, python_edits(longer))] == keys
     assert len(set(keys)) == 2

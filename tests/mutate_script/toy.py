@@ -1,4 +1,4 @@
-"""A toy project with a room of its own, on which the mutation script is tried."""
+"""A toy project with one area, on which the mutation script runs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ def is_large(number: int) -> bool:
     return number > SMALL
 
 
-def nobody_asks() -> int:
-    """Is called, and never checked."""
+def one() -> int:
+    """Return 1; no test checks the result."""
     return 1
 '''
 TESTS = """import pathlib
@@ -30,7 +30,7 @@ def test_large() -> None:
 
 
 def test_nothing() -> None:
-    limit.nobody_asks()
+    limit.one()
 
 
 def test_is_broken() -> None:
@@ -40,11 +40,11 @@ PROJECT = """
 [tool.pytest.ini_options]
 addopts = ["--import-mode=importlib", "-p", "no:hypothesispytest"]  # which takes a second to load
 """
-ROOMS = """
+AREAS = """
 [project]
 source = "src"
 
-[[room]]
+[[area]]
 name = "limits"
 files = ["src/toy/*.py"]
 tests = ["tests"]
@@ -52,15 +52,15 @@ tests = ["tests"]
 
 
 def make_project(folder: Path) -> Path:
-    """Write the project; the path of its rooms."""
+    """Write the project; returns the path of its configuration."""
     for name, text in {
         "src/toy/__init__.py": "",
         "src/toy/limit.py": LIMIT,
         "tests/test_limit.py": TESTS,
         "pyproject.toml": PROJECT,
-        "rooms.toml": ROOMS,
+        "areas.toml": AREAS,
     }.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-    return folder / "rooms.toml"
+    return folder / "areas.toml"

@@ -1,4 +1,4 @@
-"""A private copy in which the C++ core is built, its tests and the extension with it."""
+"""A working copy that builds the C++ core, its tests and the extension."""
 
 from __future__ import annotations
 
@@ -6,40 +6,41 @@ import re
 import shutil
 from typing import TYPE_CHECKING
 
-from mutation.workplace import Workplace
+from mutation.working_copy import WorkingCopy
 
 if TYPE_CHECKING:
     import threading
     from pathlib import Path
 
-    from mutation.rooms import Rooms
+    from mutation.areas import Config
 
 _BUILD_SECONDS = 3600.0
 _TESTS = "monolith_core_test"
 _STRESS = "*Stress*"
-"""Tests that hammer for seconds what the others check at once."""
+"""Stress tests: they take seconds to check what other tests check in milliseconds."""
 
 
-class CorePlace(Workplace):
-    """A workplace whose extension comes from its own sources."""
+class CoreCopy(WorkingCopy):
+    """A working copy whose extension is built from its own sources."""
 
-    def __init__(self, rooms: Rooms, root: Path, folder: Path, *, stop: threading.Event, threads: int) -> None:
-        super().__init__(rooms, root, folder, stop=stop, threads=threads)
-        self._extension = rooms.extension or "_core"
+    def __init__(self, config: Config, root: Path, folder: Path, *, stop: threading.Event, threads: int) -> None:
+        super().__init__(config, root, folder, stop=stop, threads=threads)
+        self._extension = config.extension or "_core"
         self._build = self.folder / "build"
         self.has_cpp_tests = True
         self._configure()
         for target in [*([_TESTS] if self.has_cpp_tests else []), "_core"]:
-            if not (built := self.build(target))[0]:
-                raise SystemExit(f"the core does not build without a mutant:\n{built[1][-2000:]}")
+            is_built, output = self.build(target)
+            if not is_built:
+                raise SystemExit(f"the core does not build without a mutant:\n{output[-2000:]}")
         if reason := self.failing_cpp_test():
             raise SystemExit(f"a C++ test fails without a mutant: {reason}")
 
     def _configure(self) -> None:
         options = {
             "CMAKE_BUILD_TYPE": "Release",
-            "CMAKE_CXX_FLAGS_RELEASE": "-O1 -DNDEBUG",  # compiles in half the time; rounds alike
-            "MONOLITH_WERROR": "OFF",  # a lost call may leave a variable unused
+            "CMAKE_CXX_FLAGS_RELEASE": "-O1 -DNDEBUG",  # compiles in half the time, with the same rounding
+            "MONOLITH_WERROR": "OFF",  # a mutant without a call may leave a variable unused
             "MONOLITH_BUILD_EXTENSION": "ON",
             "MONOLITH_BUILD_TESTS": "ON",
             "Python_EXECUTABLE": self.python,
@@ -57,24 +58,24 @@ class CorePlace(Workplace):
             raise SystemExit(f"the core cannot be configured:\n{ended.output[-2000:]}")
 
     def build(self, target: str) -> tuple[bool, str]:
-        """Build what a mutant has changed; False with the compiler's words when it does not compile."""
+        """Build a target; returns whether that succeeded, and the output of the compiler."""
         command = ["cmake", "--build", str(self._build), "--target", target, "--parallel", str(self.threads)]
         ended = self.run(command, seconds=_BUILD_SECONDS)
         if ended.code == 0 and target == "_core":
-            self.take_extension(self._extension, next(self._build.glob("_core.*so")))
+            self.install_extension(self._extension, next(self._build.glob("_core.*so")))
         return ended.code == 0, ended.output
 
     def build_tests(self) -> tuple[bool, str]:
-        """Build what judges first: the C++ tests, or the extension where GoogleTest is missing."""
+        """Build the target of the first check: the C++ tests, or the extension if GoogleTest is missing."""
         return self.build(_TESTS if self.has_cpp_tests else "_core")
 
     def failing_cpp_test(self) -> str:
-        """The first C++ test that fails, or nothing."""
+        """Run the C++ tests; returns the first that fails, or an empty string."""
         if not self.has_cpp_tests:
             return ""
         command = [str(self._build / _TESTS), "--gtest_fail_fast", "--gtest_brief=1", f"--gtest_filter=-{_STRESS}"]
         ended = self.run(command, seconds=300)
         if ended.code == 0:
             return ""
-        named = re.search(r"\[  FAILED  \] (\S+)", ended.output)
-        return ended.limit or (named[1] if named else f"the C++ tests ended with {ended.code}")
+        failed = re.search(r"\[  FAILED  \] (\S+)", ended.output)
+        return ended.limit or (failed[1] if failed else f"the C++ tests ended with {ended.code}")
