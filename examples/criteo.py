@@ -1,10 +1,10 @@
-"""Criteo's display ads from your own file: texts straight into rows, read from CSV as training goes, beside hashed ids.
+"""Train on Criteo's display ads read from CSV, with one embedding row per text, and compare with hashed ids.
 
-    python examples/criteo.py train.txt             # or any number of files, .gz too: label, 13 numbers, 26 texts
-    python examples/criteo.py                       # a small file of the same form is made up
+    python examples/criteo.py train.txt             # one or more files, also .gz: label, 13 numbers, 26 texts
+    python examples/criteo.py                       # on a small generated file of the same format
 
-Every batch is predicted before it is learned from, so the AUC is that of data the model has not seen. Once the model
-with a row for every id has ended, the same model gets ids hashed into arrays of as much memory.
+The model predicts every batch before it trains on it, so the AUC is that of unseen data. The second run trains the same
+model with ids hashed into an array that takes as much memory as the rows of the first run.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ BATCH, DIM, LEAST_AUC = 2048, 8, 0.6
 
 
 def read(files: list[Path]) -> CsvDataset:
-    """Batches in the order of the files: numbers as floats, texts as ids, a missing text is no id."""
+    """Read batches in the order of the files: numbers as floats, texts as ids; a missing text has no id."""
     columns = {"label": "float"} | dict.fromkeys(NUMBERS, "float") | dict.fromkeys(TEXTS, "ids")
     return CsvDataset(files, columns, names=["label", *NUMBERS, *TEXTS], delimiter="\t")
 
 
 class Rows(nn.Module):
-    """A row of its own for every text."""
+    """Embeddings with one row per text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,13 +45,13 @@ class Rows(nn.Module):
         self.optimizer = self.rows.optimizer()
 
     def forward(self, batch: dict[str, ml.Ragged]) -> Tensor:
-        """[B, 26, DIM]."""
+        """Return the embeddings of all texts [B, 26, DIM]."""
         outputs: Tensor = self.rows(batch).stack()
         return outputs
 
 
 class Hashed(nn.Module):
-    """One array for all texts, as large as memory allows: weights and Adagrad's sums."""
+    """One array for all texts, whose weights and Adagrad sums take ``memory`` bytes."""
 
     def __init__(self, memory: int) -> None:
         super().__init__()
@@ -60,34 +60,34 @@ class Hashed(nn.Module):
         self.optimizer = torch.optim.Adagrad(self.parameters(), lr=0.05, initial_accumulator_value=1e-8)
 
     def forward(self, batch: dict[str, ml.Ragged]) -> Tensor:
-        """[B, 26, DIM]."""
+        """Return the embeddings of all texts [B, 26, DIM]."""
         columns = [batch[name] for name in TEXTS]
         parts = [self.bag(ids.flat_values % self.bag.num_embeddings, ids.row_splits[:-1]) for ids in columns]
         return torch.stack(parts, 1)
 
 
 class Head(nn.Module):
-    """Pairs of rows, and a network over rows and numbers."""
+    """Pairwise products of rows (FM), and a network over rows and numbers."""
 
     def __init__(self) -> None:
         super().__init__()
         self.deep = nn.Sequential(nn.Linear(len(TEXTS) * DIM + len(NUMBERS), 64), nn.ReLU(), nn.Linear(64, 1))
 
     def forward(self, rows: Tensor, numbers: Tensor) -> Tensor:
-        """Logits [B]."""
+        """Return logits [B]."""
         pairs = (rows.sum(1).square() - rows.square().sum(1)).sum(1) / 2
         logits: Tensor = self.deep(torch.cat([rows.flatten(1), numbers], 1)).squeeze(1) + pairs
         return logits
 
 
 def numbers_of(batch: dict[str, Tensor]) -> Tensor:
-    """[B, 13]: counts grow by powers, and a missing one is 0."""
+    """Return log(1 + count) of all number columns [B, 13]; a missing count is 0."""
     numbers = torch.stack([batch[name] for name in NUMBERS], 1).nan_to_num(0.0)
     return numbers.clamp(min=0.0).log1p()
 
 
-def race(name: str, table: Rows | Hashed, batches: Iterator[dict[str, Tensor]]) -> float:
-    """One pass, each batch predicted before it is learned from; returns the AUC."""
+def train(name: str, table: Rows | Hashed, batches: Iterator[dict[str, Tensor]]) -> float:
+    """Train for one pass, predict each batch before the step on it, and return the AUC."""
     torch.manual_seed(0)
     head = Head()
     log_loss, optimizers = nn.BCEWithLogitsLoss(), [torch.optim.Adam(head.parameters(), lr=1e-3), table.optimizer]
@@ -105,8 +105,8 @@ def race(name: str, table: Rows | Hashed, batches: Iterator[dict[str, Tensor]]) 
     return metric.compute()
 
 
-def make_up(path: Path, lines: int = 20_000) -> Path:
-    """Lines of the same form, whose first two texts decide."""
+def write_sample(path: Path, lines: int = 20_000) -> Path:
+    """Write lines of the same format, in which clicks depend on the first two texts."""
     draw = np.random.default_rng(0)
     texts = draw.zipf(1.2, (lines, 26)) % ([200] * 2 + [50] * 24)
     leaning = draw.normal(0, 3, (2, 200))
@@ -120,17 +120,17 @@ def make_up(path: Path, lines: int = 20_000) -> Path:
 
 
 def main() -> None:
-    """Race on the files that were given, or on one that is made up."""
+    """Train both models on the given files, or on a generated one."""
     parser = argparse.ArgumentParser(description="Criteo's display ads with a row for every text, and with hashed ids.")
     parser.add_argument("files", nargs="*", type=Path)
     files = parser.parse_args().files
     with tempfile.TemporaryDirectory() as folder:
-        data = read(files or [make_up(Path(folder) / "train.txt")])
+        data = read(files or [write_sample(Path(folder) / "train.txt")])
         own = Rows()
-        auc = race("a row for every text", own, iter(data.batch(BATCH)))
+        auc = train("a row for every text", own, iter(data.batch(BATCH)))
         memory = own.rows.store.stats().memory_bytes
         print(f"{own.rows.num_rows:,} rows in {memory / 1e6:.1f} MB")
-        race("ids hashed into as much memory", Hashed(memory), iter(data.batch(BATCH)))
+        train("ids hashed into as much memory", Hashed(memory), iter(data.batch(BATCH)))
     assert auc >= LEAST_AUC, f"expected an AUC of at least {LEAST_AUC}"
 
 

@@ -1,12 +1,12 @@
-"""Why cross layers: DCN-v2 against an MLP with as many weights, on clicks that depend on three features at a time.
+"""Why cross layers: DCN-v2 against an MLP with as many weights, on clicks that depend on products of three features.
 
     python examples/dcn_v2.py               # one seed, some seconds
     python examples/dcn_v2.py --seeds 3     # the claim, for every seed
 
-Each id has a trait. Some of the click is a sum of traits, most of it a sum of products of three, such as user, item and
-hour. Two cross layers multiply what they are given up to degree three; an MLP has to piece products together from
-kinks, for which it would need many more weights. Expected: an AUC of 0.78 or more with cross layers (the true
-probabilities have 0.87 to 0.90), and at least 0.06 less with an MLP.
+Each id has a number, its trait. The logit of a click is partly a sum of traits, and mostly a sum of products of three
+traits, such as those of user, item and hour. Two cross layers multiply their inputs up to degree three. An MLP has to
+approximate products piecewise, which takes many more weights. Expected: an AUC of 0.78 or more with cross layers (the
+true probabilities have 0.87 to 0.90), and at least 0.06 less with an MLP.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Examples = tuple[dict[str, Tensor], Tensor]
 
 
 def make_clicks(seed: int) -> tuple[Examples, float]:
-    """Ids of all slots and clicks, and the AUC of the true probabilities, which no model can pass by much."""
+    """Generate ids of all slots and clicks; also returns the AUC of the true probabilities, the upper bound."""
     draw = torch.Generator().manual_seed(seed)
     ids = {name: torch.randint(IDS_PER_SLOT, (EXAMPLES,), generator=draw) for name in SLOTS}
     traits = torch.stack([torch.randn(IDS_PER_SLOT, generator=draw)[ids[name]] for name in SLOTS], dim=1)
@@ -41,7 +41,7 @@ def make_clicks(seed: int) -> tuple[Examples, float]:
 
 
 class ClickModel(nn.Module):
-    """Rows of all slots side by side, something that makes features of them, and a logit."""
+    """Concatenates the rows of all slots, computes features from them, and maps these to a logit."""
 
     def __init__(self, features: nn.Module, num_features: int, seed: int) -> None:
         super().__init__()
@@ -52,13 +52,13 @@ class ClickModel(nn.Module):
         self.head = nn.Linear(num_features, 1)
 
     def forward(self, ids: dict[str, Tensor]) -> Tensor:
-        """Logits [B]."""
+        """Return logits [B]."""
         logits: Tensor = self.head(self.features(self.embeddings(ids).concat()))
         return logits.squeeze(1)
 
 
 def train(model: ClickModel, examples: Examples) -> float:
-    """One pass over the examples; returns the AUC on the last ones, which the model was not trained on."""
+    """Train for one pass; returns the AUC on the last examples, which are not trained on."""
     ids, clicks = examples
     log_loss, dense_optimizer = nn.BCEWithLogitsLoss(), torch.optim.Adam(model.parameters(), lr=2e-3)
     for start in range(0, EXAMPLES - TEST_EXAMPLES, BATCH):
@@ -75,14 +75,14 @@ def train(model: ClickModel, examples: Examples) -> float:
 
 
 def auc(scores: Tensor, clicks: Tensor) -> float:
-    """The share of (click, no click) pairs in the right order."""
+    """Return the share of (click, no click) pairs in the right order."""
     metric = ml.metrics.ExactAUC()
     metric.update(scores, clicks)
     return metric.compute()
 
 
 def compare(seed: int) -> tuple[float, float]:
-    """The AUC with cross layers and with an MLP."""
+    """Return the AUC with cross layers and with an MLP."""
     examples, best_auc = make_clicks(seed)
     width = len(SLOTS) * DIM
     torch.manual_seed(seed)
@@ -96,12 +96,12 @@ def compare(seed: int) -> tuple[float, float]:
 
 
 def num_weights(module: nn.Module) -> int:
-    """Of all its parameters."""
+    """Count the weights of all parameters."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
 def main() -> None:
-    """Compare for some seeds."""
+    """Compare both models for each seed."""
     parser = argparse.ArgumentParser(description="DCN-v2 against an MLP of its size.")
     parser.add_argument("--seeds", type=int, default=1)
     for seed in range(parser.parse_args().seeds):

@@ -1,11 +1,11 @@
-"""Why attention: DIN against mean pooling, on histories of which only a part has to do with the candidate.
+"""Why attention: DIN against mean pooling, on histories in which only some items are relevant to the candidate.
 
     python examples/din.py               # one seed, some seconds
     python examples/din.py --seeds 3     # the claim, for every seed
 
-Every user follows a few topics; a click on an item depends on how many items of its topic are in the history. The model
-sees ids of items only, so it has to learn topics too. The mean of a history mixes all topics of a user into one vector
-that is the same for every candidate; DIN weighs each item of the history by what it has to do with the candidate.
+Every user follows a few topics, and clicks on an item depend on the number of items of its topic in the history. The
+input has ids of items only, so the model must learn the topics too. Mean pooling mixes all topics of a user into one
+vector that is the same for every candidate. DIN weights each item of the history by its relevance to the candidate.
 Expected: an AUC of 0.80 or more with DIN (the true probabilities have 0.89), and at least 0.04 less with the mean.
 """
 
@@ -27,7 +27,7 @@ Batches = list[tuple[dict[str, Tensor | ml.Ragged], Tensor]]
 
 
 def make_clicks(seed: int) -> tuple[Batches, float]:
-    """Batches of (candidate, history) and clicks, and the AUC of the true probabilities."""
+    """Generate batches of (candidate, history) and clicks; also returns the AUC of the true probabilities."""
     draw = torch.Generator().manual_seed(seed)
     followed = torch.randint(TOPICS, (EXAMPLES, TOPICS_PER_USER), generator=draw)
     steps = torch.randint(TOPICS_PER_USER, (EXAMPLES, LONGEST), generator=draw)
@@ -50,22 +50,22 @@ def make_clicks(seed: int) -> tuple[Batches, float]:
 
 
 def item_of(topic: Tensor, draw: torch.Generator) -> Tensor:
-    """The id of a random item of each topic; topics are spread over the ids, so that an id tells nothing."""
+    """Return the id of a random item of each topic; neighbouring ids have different topics."""
     return topic + TOPICS * torch.randint(ITEMS_PER_TOPIC, topic.shape, generator=draw)
 
 
 class MeanPooling(nn.Module):
-    """The history as the mean of its items, whatever the candidate."""
+    """Pools a history to the mean of its items, independently of the candidate."""
 
     combiner = ml.nn.ReduceMean()
 
     def forward(self, x: ml.nn.EmbeddingOutputs, _history: ml.Ragged) -> Tensor:
-        """[B, DIM]."""
+        """Return the pooled history [B, DIM]."""
         return x["history"]
 
 
 class Attention(nn.Module):
-    """The history as the candidate sees it."""
+    """Pools a history with attention to the candidate."""
 
     combiner = ml.nn.FirstN(LONGEST)
 
@@ -74,13 +74,13 @@ class Attention(nn.Module):
         self.din = ml.nn.DIN(DIM, [16, 1])
 
     def forward(self, x: ml.nn.EmbeddingOutputs, history: ml.Ragged) -> Tensor:
-        """[B, DIM]."""
+        """Return the pooled history [B, DIM]."""
         interest: Tensor = self.din(x["candidate"], x["history"], history.mask(LONGEST))
         return interest
 
 
 class ClickModel(nn.Module):
-    """A tower over the candidate and what is left of the history."""
+    """A tower over the candidate and the pooled history."""
 
     def __init__(self, pooling: MeanPooling | Attention, seed: int) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class ClickModel(nn.Module):
         self.tower = ml.nn.MLP(2 * DIM, [32, 16, 1])
 
     def forward(self, batch: dict[str, Tensor | ml.Ragged]) -> Tensor:
-        """Logits [B]."""
+        """Return logits [B]."""
         x = self.embeddings(batch)
         interest = self.pooling(x, batch["history"])
         logits: Tensor = self.tower(torch.cat([x["candidate"], interest], dim=1))
@@ -99,7 +99,7 @@ class ClickModel(nn.Module):
 
 
 def train(model: ClickModel, batches: Batches) -> float:
-    """One pass over the batches; returns the AUC on the last ones, which the model was not trained on."""
+    """Train for one pass; returns the AUC on the last batches, which are not trained on."""
     num_test = TEST_EXAMPLES // BATCH
     log_loss, dense_optimizer = nn.BCEWithLogitsLoss(), torch.optim.Adam(model.parameters(), lr=2e-3)
     for batch, clicks in batches[:-num_test]:
@@ -115,14 +115,14 @@ def train(model: ClickModel, batches: Batches) -> float:
 
 
 def auc(scores: Tensor, clicks: Tensor) -> float:
-    """The share of (click, no click) pairs in the right order."""
+    """Return the share of (click, no click) pairs in the right order."""
     metric = ml.metrics.ExactAUC()
     metric.update(scores, clicks)
     return metric.compute()
 
 
 def compare(seed: int) -> tuple[float, float]:
-    """The AUC with DIN and with mean pooling."""
+    """Return the AUC with DIN and with mean pooling."""
     batches, best_auc = make_clicks(seed)
     torch.manual_seed(seed)
     din_auc, mean_auc = (train(ClickModel(pooling, seed), batches) for pooling in (Attention(), MeanPooling()))
@@ -132,7 +132,7 @@ def compare(seed: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Compare for some seeds."""
+    """Compare both models for each seed."""
     parser = argparse.ArgumentParser(description="DIN against mean pooling.")
     parser.add_argument("--seeds", type=int, default=1)
     for seed in range(parser.parse_args().seeds):

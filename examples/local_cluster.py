@@ -1,9 +1,9 @@
-"""A task on two parameter servers and two workers of this machine, started from a program; beside it, one process.
+"""Start a task on two parameter servers and two workers of this machine, and compare with one process.
 
     python examples/local_cluster.py
 
-Each worker reads every second batch. Expected: an AUC of 0.8 or more on clicks that nobody was trained on, and at most
-0.02 less with several processes than with one. Needs monolith-torch[ps]. One command does the same:
+Each worker reads every second batch. Expected: an AUC of 0.8 or more on clicks that are not trained on, and at most
+0.02 less with several processes than with one. Needs monolith-torch[ps]. One command starts the same job:
 
     cd examples && monolith train local_cluster:Clicks --model_dir /tmp/clicks --num_ps 2 --num_workers 2
 """
@@ -32,17 +32,17 @@ LEAST_AUC, MOST_LESS = 0.8, 0.02
 
 
 class Clicks(ml.Task):
-    """A bias for each user and item, and how well their vectors go together."""
+    """Predicts a click from biases of user and item and the product of their vectors."""
 
     def build(self) -> None:
-        """All of its weights are rows, but for one."""
+        """Make the tables of users and items; the global bias is the only dense weight."""
         row = [ml.Slice(1, initializer=ml.initializers.Zeros()), ml.Slice(4)]
         slots = {"user": ml.Slot(slices=row), "item": ml.Slot(slices=row)}
         self.rows = ml.Embeddings(slots, ml.row_optimizers.Adagrad(learning_rate=0.3, initial_accumulator_value=1e-8))
         self.dense = nn.ParameterDict({"bias": torch.zeros(())})
 
     def input_fn(self, mode: Mode) -> GeneratedDataset[Batch]:
-        """To train on, the share of this worker; to evaluate on, batches that no worker has."""
+        """Return this worker's share of the training batches, or the batches for evaluation."""
         if mode != "train":
             return GeneratedDataset(lambda number: make_clicks(BATCHES + number), 40)
         share = self.ctx.shares
@@ -50,7 +50,7 @@ class Clicks(ml.Task):
         return GeneratedDataset(lambda number: make_clicks(mine[number]), len(mine))
 
     def model_fn(self, features: Any, mode: Mode) -> Spec:
-        """Log loss of the clicks."""
+        """Compute the log loss of the clicks."""
         rows = self.rows({"user": features["user"], "item": features["item"]}).stack()  # [B, 2, 1 + 4]
         logits = self.dense["bias"] + rows[:, :, 0].sum(1) + (rows[:, 0, 1:] * rows[:, 1, 1:]).sum(1)
         if mode == "predict":
@@ -60,7 +60,7 @@ class Clicks(ml.Task):
 
 
 def make_clicks(number: int) -> Batch:
-    """The batch of a number: users like some items, and some items are liked by all."""
+    """Generate batch ``number``: users have tastes, and some items are popular with all users."""
     random = torch.Generator().manual_seed(number)
     user, item = torch.randint(USERS, (BATCH,), generator=random), torch.randint(ITEMS, (BATCH,), generator=random)
     liking = 3.0 * torch.cos(user * 0.7 + item * 1.3) + torch.sin(item * 2.1)
@@ -69,16 +69,16 @@ def make_clicks(number: int) -> Batch:
 
 
 def alone(model_dir: Path) -> Any:
-    """The trainer of one process."""
+    """Return the trainer of one process."""
     return make_trainer(RunnerConfig(model_dir=str(model_dir), is_local=True), Clicks.params())
 
 
 def train_together(model_dir: Path) -> None:
-    """Starts the processes of a job, and waits for its end; the log goes to standard error."""
+    """Start the processes of a job and wait for its end; the log is written to standard error."""
     plan = LaunchPlan(
         task="local_cluster:Clicks",
         options=RunnerConfig(num_ps=NUM_SERVERS, num_workers=NUM_WORKERS, model_dir=str(model_dir)),
-        environment={"PYTHONPATH": str(Path(__file__).parent)},  # where every process finds the task
+        environment={"PYTHONPATH": str(Path(__file__).parent)},  # every process imports the task from here
     )
     with local_job(plan) as job:
         exit_code = LocalLauncher(job).run()
@@ -87,7 +87,7 @@ def train_together(model_dir: Path) -> None:
 
 
 def main() -> None:
-    """Trains the same task both ways, and compares."""
+    """Train the same task both ways and compare."""
     with tempfile.TemporaryDirectory() as folder:
         one, many = Path(folder) / "one", Path(folder) / "many"
         trainer = alone(one)

@@ -1,13 +1,13 @@
-"""Why several tasks in one model: purchases, which few examples tell of, learned beside clicks and alone.
+"""Why several tasks in one model: purchases, which few examples report, trained together with clicks and alone.
 
     python examples/mmoe.py               # one seed, some seconds
     python examples/mmoe.py --seeds 3     # the claim, for every seed
 
-Some users are eager, some items popular: that decides about a click, and in part about a purchase, which also depends
-on the item's price. Every impression tells whether there was a click, one in fifty whether there was a
-purchase. With `MMoE` both tasks read the same rows and experts, each through a gate of its own, so purchases profit
-from what clicks taught. Expected: an AUC of purchases of 0.74 or more with both tasks, and at least 0.08 less for the
-same model that sees purchases only.
+A click depends on how active the user and how popular the item is. A purchase depends on both too, and on the price of
+the item. Every impression reports whether the user clicked, but only one in fifty whether the user purchased. With
+`MMoE` both tasks read the same rows and experts, each through its own gate, so the purchase task uses what the model
+learns from clicks. Expected: an AUC of purchases of 0.74 or more with both tasks, and at least 0.08 less for the same
+model trained on purchases only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LEAST_AUC, LEAST_GAIN = 0.74, 0.08
 
 
 class Impressions(NamedTuple):
-    """One row each."""
+    """Columns of impressions."""
 
     ids: dict[str, Tensor]
     click: Tensor
@@ -36,12 +36,12 @@ class Impressions(NamedTuple):
     """Whether the purchase was reported."""
 
     def rows(self, rows: slice) -> Impressions:
-        """A part of them."""
+        """Return a slice of the impressions."""
         return Impressions({name: ids[rows] for name, ids in self.ids.items()}, *(column[rows] for column in self[1:]))
 
 
 def make_impressions(seed: int) -> Impressions:
-    """Eagerness and popularity are shared by both tasks; the price is the purchases' own."""
+    """Generate impressions: both tasks depend on user and item, and only purchases depend on the price."""
     draw = torch.Generator().manual_seed(seed)
     user = torch.randint(USERS, (EXAMPLES,), generator=draw)
     item = torch.randint(ITEMS, (EXAMPLES,), generator=draw)
@@ -55,7 +55,7 @@ def make_impressions(seed: int) -> Impressions:
 
 
 class ClicksAndPurchases(nn.Module):
-    """Rows, experts with a gate for each task, and a logit for each."""
+    """Rows, shared experts with one gate per task, and one logit per task."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -66,14 +66,14 @@ class ClicksAndPurchases(nn.Module):
         self.heads = nn.ModuleList(nn.Linear(16, 1) for _ in range(2))
 
     def forward(self, ids: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Logits of clicks and of purchases, [B] each."""
-        of_tasks = self.mmoe(self.embeddings(ids).concat())
-        click, purchase = (head(each).squeeze(1) for head, each in zip(self.heads, of_tasks, strict=True))
+        """Return the logits of clicks and of purchases, [B] each."""
+        outputs = self.mmoe(self.embeddings(ids).concat())
+        click, purchase = (head(output).squeeze(1) for head, output in zip(self.heads, outputs, strict=True))
         return click, purchase
 
 
 def train(model: ClicksAndPurchases, data: Impressions, *, learns_clicks: bool) -> float:
-    """One pass; returns the AUC of purchases on the last impressions, which the model was not trained on."""
+    """Train for one pass; returns the AUC of purchases on the last impressions, which are not trained on."""
     log_loss, dense_optimizer = nn.BCEWithLogitsLoss(), torch.optim.Adam(model.parameters(), lr=2e-3)
     for start in range(0, EXAMPLES - TEST_EXAMPLES, BATCH):
         batch = data.rows(slice(start, min(start + BATCH, EXAMPLES - TEST_EXAMPLES)))
@@ -94,22 +94,22 @@ def train(model: ClicksAndPurchases, data: Impressions, *, learns_clicks: bool) 
 
 
 def compare(seed: int) -> tuple[float, float]:
-    """The AUC of purchases learned beside clicks, and alone."""
+    """Return the AUC of purchases trained together with clicks, and alone."""
     data = make_impressions(seed)
     together = train(ClicksAndPurchases(seed), data, learns_clicks=True)
     alone = train(ClicksAndPurchases(seed), data, learns_clicks=False)
-    print(f"seed {seed}: AUC of purchases {together:.4f} beside clicks, {alone:.4f} alone")
+    print(f"seed {seed}: AUC of purchases {together:.4f} with clicks, {alone:.4f} alone")
     return together, alone
 
 
 def main() -> None:
-    """Compare for some seeds."""
-    parser = argparse.ArgumentParser(description="Two tasks in one model against one.")
+    """Compare both models for each seed."""
+    parser = argparse.ArgumentParser(description="One model for two tasks against one for a single task.")
     parser.add_argument("--seeds", type=int, default=1)
     for seed in range(parser.parse_args().seeds):
         together, alone = compare(seed)
         assert together >= LEAST_AUC, f"expected an AUC of at least {LEAST_AUC}"
-        assert together - alone >= LEAST_GAIN, f"expected the clicks to bring at least {LEAST_GAIN}"
+        assert together - alone >= LEAST_GAIN, f"expected clicks to gain at least {LEAST_GAIN}"
 
 
 if __name__ == "__main__":

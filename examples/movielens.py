@@ -1,10 +1,10 @@
-"""MovieLens from your own files: a row for every id, beside plain torch, hashed ids, and models that stop learning.
+"""Train on MovieLens with one embedding row per id; compare with plain torch, hashed ids and frozen models.
 
     python examples/movielens.py FOLDER     # ml-100k, ml-latest-small, ml-25m, ...
-    python examples/movielens.py            # on a small folder that is made up
+    python examples/movielens.py            # on a small generated folder
 
-A rating of 4 or more is a like. The AUC is that of the last fifth in time, through which online models go on learning.
-Plain torch gets a number for every id of all the data in advance, or hashed ids. benchmarks/RESULTS.md has the figures.
+A rating of 4 or more is a like. The AUC is that of the last fifth in time, during which online models continue to
+train. Plain torch needs ids that are numbered in advance, or hashed. benchmarks/RESULTS.md has the results.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from monolith.data import from_pandas
 DIMS = {"user": 16, "item": 16, "genres": 8, "age": 8, "occupation": 8}
 BATCH, TEST_SHARE, LEAST_AUC = 256, 0.2, 0.6
 
-Batch = dict[str, ml.Ragged]  # each of int64 values
+Batch = dict[str, ml.Ragged]  # int64 values
 Batches = list[tuple[Batch, Tensor]]
 
 
 def read_folder(folder: Path) -> Batches:
-    """Ratings, oldest first: every column as ids, numbers as they are and texts by their hash, and what was liked."""
+    """Read batches of ids and likes, oldest first; numbers are ids, and texts are hashed to ids."""
     ratings = ["user", "item", "rating", "time"]
     if (folder / "u.data").exists():
         frame = pd.read_csv(folder / "u.data", sep="\t", names=ratings)
@@ -51,7 +51,7 @@ def read_folder(folder: Path) -> Batches:
 
 
 class Rows(nn.Module):
-    """A row of its own for every id: nothing has to be known in advance."""
+    """Embeddings with one row per id; they need no list of ids in advance."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,12 +59,12 @@ class Rows(nn.Module):
         self.optimizer = self.rows.optimizer()
 
     def forward(self, batch: Batch) -> Tensor:
-        """[B, dims of all columns]."""
+        """Return the concatenated embeddings [B, sum of dims]."""
         return cast("Tensor", self.rows(batch).concat())
 
 
 class Arrays(nn.Module):
-    """Arrays of a fixed number of rows, as plain torch has them; they learn by the rule of the rows above."""
+    """Arrays with a fixed number of rows, as in plain torch, trained by Adagrad with the settings of `Rows`."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
         super().__init__()
@@ -74,13 +74,13 @@ class Arrays(nn.Module):
         self.optimizer = torch.optim.Adagrad(self.parameters(), lr=0.05, initial_accumulator_value=1e-8)
 
     def forward(self, batch: Batch) -> Tensor:
-        """[B, dims of all columns]."""
+        """Return the concatenated embeddings [B, sum of dims]."""
         bags = self.bags.items()
         return torch.cat([bag(batch[name].flat_values, batch[name].row_splits[:-1]) for name, bag in bags], 1)
 
 
-def race(name: str, table: Rows | Arrays, batches: Batches, *, online: bool) -> float:
-    """The AUC of the last batches, predicted before they were learned from, if they were."""
+def train(name: str, table: Rows | Arrays, batches: Batches, *, online: bool) -> float:
+    """Train and return the AUC of the last batches; each is predicted before the step on it, if there is one."""
     torch.manual_seed(0)
     head = nn.Sequential(nn.Linear(sum(DIMS.values()), 32), nn.ReLU(), nn.Linear(32, 1))
     log_loss, optimizers = nn.BCEWithLogitsLoss(), [torch.optim.Adam(head.parameters(), lr=1e-3), table.optimizer]
@@ -101,21 +101,20 @@ def race(name: str, table: Rows | Arrays, batches: Batches, *, online: bool) -> 
     return metric.compute()
 
 
-def with_small_ids(batches: Batches, sizes: dict[str, int], known: dict[str, Tensor] | None = None) -> Batches:
-    """The same with ids below these sizes: their numbers among those that are known, or hashes."""
+def with_small_ids(batches: Batches, sizes: dict[str, int], vocabulary: dict[str, Tensor] | None = None) -> Batches:
+    """Map ids to [0, size) of their column: to their positions in a vocabulary, or by a hash."""
 
     def small(name: str, ids: ml.Ragged) -> ml.Ragged:
         values = ids.flat_values
-        number = (
-            values * -7046029254386353131 % sizes[name] if known is None else torch.searchsorted(known[name], values)
-        )
-        return ids.with_values(number)
+        if vocabulary is None:
+            return ids.with_values(values * -7046029254386353131 % sizes[name])
+        return ids.with_values(torch.searchsorted(vocabulary[name], values))
 
     return [({name: small(name, ids) for name, ids in batch.items()}, liked) for batch, liked in batches]
 
 
-def make_up(folder: Path) -> Path:
-    """A folder as ml-latest-small has it, in which users have tastes for genres."""
+def write_sample(folder: Path) -> Path:
+    """Write a folder in the format of ml-latest-small, in which users have tastes for genres."""
     draw, genres, num = np.random.default_rng(0), np.array(["Action", "Comedy", "Drama", "Horror"]), 20_000
     of_item, taste = draw.integers(0, 4, 400), draw.normal(0, 2, (300, 4))
     user, item = draw.integers(0, 300, num), draw.zipf(1.3, num) % 400
@@ -126,23 +125,23 @@ def make_up(folder: Path) -> Path:
 
 
 def main() -> None:
-    """Race on the folder that was given, or on one that is made up."""
+    """Train all models on the given folder, or on a generated one."""
     parser = argparse.ArgumentParser(description="MovieLens with a row for every id, and without.")
     parser.add_argument("folder", nargs="?", type=Path)
     folder = parser.parse_args().folder
     with tempfile.TemporaryDirectory() as made:
-        batches = read_folder(folder or make_up(Path(made)))
+        batches = read_folder(folder or write_sample(Path(made)))
     own = Rows()
-    auc = race("a row for every id", own, batches, online=True)
-    race("a row for every id", Rows(), batches, online=False)
-    known = {name: torch.unique(torch.cat([batch[name].flat_values for batch, _ in batches])) for name in DIMS}
-    sizes = {name: max(1, len(ids)) for name, ids in known.items()}
+    auc = train("a row for every id", own, batches, online=True)
+    train("a row for every id", Rows(), batches, online=False)
+    vocabulary = {name: torch.unique(torch.cat([batch[name].flat_values for batch, _ in batches])) for name in DIMS}
+    sizes = {name: max(1, len(ids)) for name, ids in vocabulary.items()}
     for online in (True, False):
-        numbered = with_small_ids(batches, sizes, known)
-        race("plain torch, ids numbered in advance", Arrays(sizes), numbered, online=online)
-    memory = own.rows.store.stats().memory_bytes  # rows, index and all; an array has weights and Adagrad's sums
+        numbered = with_small_ids(batches, sizes, vocabulary)
+        train("plain torch, ids numbered in advance", Arrays(sizes), numbered, online=online)
+    memory = own.rows.store.stats().memory_bytes  # with the index; an array has only weights and Adagrad sums
     sizes = {name: max(1, memory // len(DIMS) // (8 * dim)) for name, dim in DIMS.items()}
-    race("plain torch, ids hashed into as much memory", Arrays(sizes), with_small_ids(batches, sizes), online=True)
+    train("plain torch, ids hashed into as much memory", Arrays(sizes), with_small_ids(batches, sizes), online=True)
     assert auc >= LEAST_AUC, f"expected an AUC of at least {LEAST_AUC}"
 
 

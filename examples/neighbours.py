@@ -1,10 +1,10 @@
-"""What lies near an item: train vectors, take them out of the model, ask for nearest neighbours.
+"""Find similar items: train embeddings, read them from the model, and search the nearest neighbours.
 
-    python examples/neighbours.py              # some seconds; uses faiss where it is installed, else torch
+    python examples/neighbours.py              # some seconds; uses faiss if it is installed, else torch
 
-Every visitor likes one of twenty genres and mostly visits items of it. The model sees visits alone, never a genre:
-a vector for each user and each item, and the items of the other visits of a batch as negatives. Then the item vectors
-leave it by `Embeddings.vectors`, with the ids that the data had.
+Every user likes one of twenty genres and mostly visits items of it. The model has a vector for each user and each item.
+It trains on visits only, without the genres, and uses the items of the other visits of a batch as negatives. Then
+`Embeddings.vectors` returns the item vectors with their ids.
 Expected: of the 10 nearest neighbours of an item, 90 % or more are of its genre; by chance it would be 5 %.
 """
 
@@ -23,7 +23,7 @@ LEAST_SHARE = 0.9
 
 
 def make_visits(draw: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Users [n] and the items that they visited [n]; a genre is the remainder of a number by twenty."""
+    """Generate users [n] and the items that they visit [n]; the genre of an item is its id modulo twenty."""
     user = torch.randint(USERS, (VISITS,), generator=draw)
     of_genre = GENRES * torch.randint(ITEMS // GENRES, (VISITS,), generator=draw) + user % GENRES
     anything = torch.randint(ITEMS, (VISITS,), generator=draw)
@@ -31,7 +31,7 @@ def make_visits(draw: torch.Generator) -> tuple[Tensor, Tensor]:
 
 
 def train(user: Tensor, item: Tensor) -> ml.Embeddings:
-    """One pass over the visits; the rows are all that there is to train."""
+    """Train for one pass over the visits; the rows are the only weights."""
     adagrad = ml.row_optimizers.Adagrad(learning_rate=0.1, initial_accumulator_value=1e-8)
     emb = ml.Embeddings({"user": ml.Slot(DIM), "item": ml.Slot(DIM)}, adagrad)
     for start in range(0, VISITS, BATCH):
@@ -42,26 +42,26 @@ def train(user: Tensor, item: Tensor) -> ml.Embeddings:
 
 
 def nearest(vectors: Tensor, queries: Tensor, count: int) -> Tensor:
-    """[q, count]: places of the vectors with the highest cosine to each query."""
-    vectors, queries = (torch.nn.functional.normalize(each) for each in (vectors, queries))
+    """Return the indices [q, count] of the vectors with the highest cosine similarity to each query."""
+    vectors, queries = torch.nn.functional.normalize(vectors), torch.nn.functional.normalize(queries)
     if importlib.util.find_spec("faiss") is None:
         return (queries @ vectors.T).topk(count).indices
-    import faiss  # noqa: PLC0415 - only where it is installed
+    import faiss  # noqa: PLC0415 - faiss is optional
 
     index = faiss.IndexFlatIP(vectors.shape[1])
     index.add(vectors.numpy())
-    _, places = index.search(queries.numpy(), count)
-    return torch.from_numpy(places)
+    _, indices = index.search(queries.numpy(), count)
+    return torch.from_numpy(indices)
 
 
 def main() -> None:
-    """Train, take the vectors out, look around."""
+    """Train, read the vectors, and print the neighbours of two items."""
     emb = train(*make_visits(torch.Generator().manual_seed(0)))
     ids, vectors = emb.vectors("item")
-    places = nearest(vectors, vectors, TOP + 1)[:, 1:]  # the nearest one is the item itself
+    neighbours = nearest(vectors, vectors, TOP + 1)[:, 1:]  # the nearest vector is that of the item itself
     for query in (0, 1):
-        print(f"near item {int(ids[query])}: {ids[places[query]].tolist()}")
-    share = float((ids[places] % GENRES == ids[:, None] % GENRES).float().mean())
+        print(f"near item {int(ids[query])}: {ids[neighbours[query]].tolist()}")
+    share = float((ids[neighbours] % GENRES == ids[:, None] % GENRES).float().mean())
     print(f"{share:.1%} of {TOP} neighbours are of the item's genre")
     assert share >= LEAST_SHARE, f"expected at least {LEAST_SHARE:.0%}"
 

@@ -1,10 +1,10 @@
-"""A model whose rows are on parameter servers: two workers train it together, each by a plain loop.
+"""A model with its rows on parameter servers, trained by two workers that each run a plain PyTorch loop.
 
     python examples/parameter_servers.py
 
-Two servers and two workers are processes of this machine; each worker reads half of the clicks and pushes without
-waiting for the other. Beside it, one process trains the same model on all clicks. Expected: a log loss on clicks that
-nobody was trained on of 0.5 or less in one process, and at most 0.01 more on servers. Needs monolith-torch[ps].
+The servers and workers are processes of this machine. Each worker reads half of the clicks and pushes its updates
+without waiting for the other worker. For comparison, one process trains the same model on all clicks. Expected: a log
+loss on unseen clicks of 0.5 or less in one process, and at most 0.01 more on servers. Needs monolith-torch[ps].
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ log_loss = nn.BCEWithLogitsLoss()
 
 
 class Model(nn.Module):
-    """A bias for each user and item, and how well their vectors go together. All of its weights are rows."""
+    """Predicts a click from biases of user and item and the product of their vectors; all weights are rows."""
 
     def __init__(self, servers: list[str] | None = None) -> None:
         super().__init__()
@@ -52,18 +52,18 @@ class Model(nn.Module):
         self.embeddings = ml.Embeddings(slots, adagrad, store=on_servers if servers else None)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
-        """Logits [B]."""
+        """Return logits [B]."""
         rows = self.embeddings(batch).stack()  # [B, 2, 1 + DIM]
         logits: Tensor = rows[:, :, 0].sum(1) + (rows[:, 0, 1:] * rows[:, 1, 1:]).sum(1)
         return logits
 
     def close(self) -> None:
-        """Ends the connections to servers."""
+        """Close the connections to the servers."""
         self._stores.close()
 
 
 def make_clicks() -> tuple[dict[str, Tensor], Tensor]:
-    """Eager users, popular items, and tastes."""
+    """Generate clicks that depend on the user, the item, and the user's taste."""
     draw = torch.Generator().manual_seed(0)
     eager, popular = torch.randn(USERS, generator=draw), torch.randn(ITEMS, generator=draw)
     taste, flavour = torch.randn(USERS, 2, generator=draw), torch.randn(ITEMS, 2, generator=draw)
@@ -74,7 +74,7 @@ def make_clicks() -> tuple[dict[str, Tensor], Tensor]:
 
 
 def train(model: Model, worker: int, num_workers: int) -> None:
-    """One pass over this worker's part of the clicks: the loop is that of any torch model."""
+    """Train for one pass over this worker's part of the clicks, in a plain PyTorch loop."""
     ids, clicks = make_clicks()
     model.embeddings.join(worker)
     for begin in range(worker * BATCH, EXAMPLES - TEST_EXAMPLES, num_workers * BATCH):
@@ -85,7 +85,7 @@ def train(model: Model, worker: int, num_workers: int) -> None:
 
 
 def held_out_loss(model: Model) -> float:
-    """On the last clicks."""
+    """Return the log loss on the last clicks, which are not trained on."""
     ids, clicks = make_clicks()
     model.eval()
     with torch.no_grad():
@@ -94,12 +94,12 @@ def held_out_loss(model: Model) -> float:
 
 
 def run(command: list[str], **options: object) -> subprocess.Popen[str]:
-    """Starts a Python program."""
+    """Start a Python program."""
     return subprocess.Popen([sys.executable, *command], text=True, **options)  # type: ignore[call-overload, no-any-return]  # noqa: S603
 
 
 def train_on_servers() -> float:
-    """Starts servers and workers, waits for the workers, and asks the servers for the loss."""
+    """Start servers and workers, wait for the workers, and return the loss of the model on the servers."""
     with ExitStack() as running:
         servers = []
         for index in range(NUM_SERVERS):
@@ -107,18 +107,18 @@ def train_on_servers() -> float:
             servers.append(running.enter_context(run(command, stdout=subprocess.PIPE)))
             running.callback(servers[-1].terminate)
         addresses = [json.loads(cast("IO[str]", server.stdout).readline())["address"] for server in servers]
-        told = ["--servers", *addresses]
-        workers = [run([__file__, "--worker", str(number), *told]) for number in range(NUM_WORKERS)]
-        if any([worker.wait() for worker in workers]):  # noqa: C419 - all are waited for
-            raise SystemExit("a worker has failed: see above")
+        options = ["--servers", *addresses]
+        workers = [run([__file__, "--worker", str(number), *options]) for number in range(NUM_WORKERS)]
+        if any([worker.wait() for worker in workers]):  # noqa: C419 - waits for all workers
+            raise SystemExit("a worker failed; its error is above")
         with closing(Model(addresses)) as model:
             return held_out_loss(model)
 
 
 def main() -> None:
-    """Trains twice, or as one of the workers."""
-    parser = argparse.ArgumentParser(description="Two workers and two parameter servers, beside one process.")
-    parser.add_argument("--worker", type=int, help="be this worker")
+    """Train both ways and compare, or train as one of the workers."""
+    parser = argparse.ArgumentParser(description="Two workers and two parameter servers, compared with one process.")
+    parser.add_argument("--worker", type=int, help="run as this worker")
     parser.add_argument("--servers", nargs="+", help="addresses of the servers, for a worker")
     args = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,12 +1,12 @@
-"""A job on a Ray cluster of two nodes that loses a server, a worker and a node, and still trains every batch once.
+"""A job on a Ray cluster of two nodes that loses a server, a worker and a node, and trains every batch once.
 
     python examples/ray_cluster.py
 
-The nodes are processes of this machine, and listen on loopback alone. Ray places two parameter servers and two workers
-on them, and starts again what dies; rows go between workers and servers by our own sockets. When a server dies, all go
-back to the last checkpoint; when a worker does, the others go on meanwhile. Beside it, one process trains the same
-model. Expected: as many steps as there are batches, and a log loss on batches that nobody was trained on that is at
-most 0.02 above the one of one process, which has 0.25 or less. Needs monolith-torch[ray].
+The nodes are processes of this machine that listen on loopback only. Ray places two parameter servers and two workers
+on them and restarts those that die. Workers and servers exchange rows over their own sockets. If a server dies, the job
+rolls back to the last checkpoint; if a worker dies, the other worker continues. For comparison, one process trains the
+same model. Expected: one step per batch, and a log loss on unseen batches at most 0.02 above that of one process, which
+is 0.25 or less. Needs monolith-torch[ray].
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ MOST_LOSS, MOST_MORE = 0.25, 0.02
 
 
 class Share(NumberedBatches):
-    """Every n-th batch."""
+    """Every n-th batch, from a first one."""
 
     def __init__(self, first: int, step: int, num_batches: int) -> None:
         super().__init__(num_batches=num_batches)
         self._first, self._step = first, step
 
     def make(self, number: int) -> Any:
-        """The batch of this number, counted in the share."""
+        """Generate batch ``number`` of the share."""
         return super().make(self._first + self._step * number)
 
 
@@ -50,37 +50,37 @@ class Clicks(ml.Task):
     """Predicts clicks of users on items."""
 
     def build(self) -> None:
-        """Embeddings and a layer over them."""
+        """Make the embeddings and the layer over them."""
         self.emb = ml.Embeddings({"user": ml.Slot(dim=4), "item": ml.Slot(dim=4)})
         self.top = nn.Linear(8, 1)
 
     def input_fn(self, mode: ml.train.Mode) -> Share:
-        """The share of this worker; for an evaluation, batches behind those that are trained."""
+        """Return this worker's share of the batches; for evaluation, the batches after all of these."""
         if mode != "train":
             return Share(BATCHES, 1, TEST_BATCHES)
-        place = current_context()
-        return Share(place.worker_index, place.num_workers, BATCHES // place.num_workers)
+        context = current_context()
+        return Share(context.worker_index, context.num_workers, BATCHES // context.num_workers)
 
     def model_fn(self, features: Any, mode: ml.train.Mode) -> ml.train.Spec:  # noqa: ARG002 - the same for all
-        """Log loss of the clicks."""
+        """Compute the log loss of the clicks."""
         logits = self.top(self.emb(features).concat()).squeeze(1)
         loss = nn.functional.binary_cross_entropy_with_logits(logits, features["label"])
         return ml.train.Spec(loss, predictions=logits.sigmoid(), label=features["label"])
 
 
 def train_on_ray(model_dir: str) -> dict[str, Any]:
-    """Runs the job, and kills what it runs on; returns what the chief said at the end."""
+    """Run the job, kill a server, a worker and a node, and return the result of the chief."""
     ray = load_ray(loopback_only=True)
-    clusters: Any = importlib.import_module("ray.cluster_utils")  # Ray's own tool for such clusters
+    clusters: Any = importlib.import_module("ray.cluster_utils")  # Ray's tool for clusters on one machine
     node = {"node_ip_address": "127.0.0.1", "object_store_memory": 80 << 20}
-    soon = {
+    health_checks = {  # by default Ray notices a dead node after 15 s
         "health_check_period_ms": 1000,
         "health_check_failure_threshold": 3,
-    }  # else a dead node is noticed after 15 s
-    head = {**node, "num_cpus": 0, "include_dashboard": False, "_system_config": soon}
+    }
+    head = {**node, "num_cpus": 0, "include_dashboard": False, "_system_config": health_checks}
     cluster = clusters.Cluster(initialize_head=True, head_node_args=head)
     try:
-        # When one is lost, the other takes its roles.
+        # If one node is lost, Ray moves its processes to the other.
         nodes = [cluster.add_node(**node, num_cpus=4) for _ in range(2)]
         ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
         options = RunnerConfig(
@@ -91,12 +91,12 @@ def train_on_ray(model_dir: str) -> dict[str, Any]:
             uuid="clicks",
             retry_wait_in_secs=1,
         )
-        # Processes that are killed leave files among the temporary ones; these go with the model.
+        # Killed processes leave temporary files; these are deleted together with the model.
         plan = LaunchPlan(
             task="ray_cluster:Clicks",
             options=options,
             environment={"TMPDIR": str(Path(model_dir).parent)},
-            resources=dict.fromkeys(("ps", "worker"), Resources(memory_bytes=256 << 20)),  # one node has room for all
+            resources=dict.fromkeys(("ps", "worker"), Resources(memory_bytes=256 << 20)),  # all fit on one node
         )
         launcher = RayLauncher(plan)
 
@@ -108,12 +108,12 @@ def train_on_ray(model_dir: str) -> dict[str, Any]:
             lambda: kill("clicks-worker-1"),
             lambda: cluster.remove_node(nodes[1], allow_graceful=False),
         )
-        enemy = threading.Thread(target=kill_all, args=(launcher, kills), daemon=True)
-        enemy.start()
+        killer = threading.Thread(target=kill_all, args=(launcher, kills), daemon=True)
+        killer.start()
         exit_code = launcher.run()
         assert exit_code == 0, f"expected the job to end well, got exit code {exit_code}"
-        enemy.join(timeout=60)
-        assert not enemy.is_alive(), "expected all three deaths before the end of the job"
+        killer.join(timeout=60)
+        assert not killer.is_alive(), "expected all three kills before the end of the job"
         print(f"on Ray: {launcher.restarts} restarts")
     finally:
         ray.shutdown()
@@ -122,15 +122,15 @@ def train_on_ray(model_dir: str) -> dict[str, Any]:
 
 
 def kill_all(launcher: RayLauncher, kills: tuple[Callable[[], None], ...]) -> None:
-    """Lets each happen at its step."""
-    for step, happen in zip(KILLS_AT, kills, strict=True):
+    """Run each kill when the job has reached its step."""
+    for step, kill in zip(KILLS_AT, kills, strict=True):
         while launcher.global_step < step:
             time.sleep(0.02)
-        happen()
+        kill()
 
 
 def main() -> None:
-    """Trains the job, then one process, and compares."""
+    """Train on Ray and in one process, and compare."""
     with tempfile.TemporaryDirectory() as folder:
         together, alone = str(Path(folder) / "ray"), str(Path(folder) / "alone")
         steps = train_on_ray(together)["global_step"]

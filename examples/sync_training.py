@@ -1,11 +1,11 @@
-"""A task in lock-step on two ranks, which share its rows; beside it, one process with batches of twice the size.
+"""Synchronous training of a task on two ranks that share its rows, compared with one process at twice the batch size.
 
-    python examples/sync_training.py                                        # starts both, and compares
-    torchrun --standalone --nproc-per-node 2 examples/sync_training.py /tmp/clicks    # the ranks alone
+    python examples/sync_training.py                                        # runs both, and compares
+    torchrun --standalone --nproc-per-node 2 examples/sync_training.py /tmp/clicks    # only the ranks
 
-Each rank reads every second batch, and each step applies the batches of both. Dense gradients are averaged, those of
-rows are added: for the rows a step on two ranks is one of twice the learning rate, unless `sync_combine` says ``mean``,
-as it does here. Expected: an AUC of 0.8 or more on clicks that nobody was trained on, and within 0.01 of one process.
+Each rank reads every second batch, and each step applies the batches of both ranks. Gradients of dense weights are
+averaged. Those of rows are summed by default, which doubles the learning rate of rows on two ranks; this example sets
+`sync_combine` to ``mean``. Expected: an AUC of 0.8 or more on unseen clicks, within 0.01 of that of one process.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ LEAST_AUC, MOST_APART = 0.8, 0.01
 
 
 class Clicks(ml.Task):
-    """A bias for each user and item, and how well their vectors go together."""
+    """Predicts a click from biases of user and item and the product of their vectors."""
 
-    at_once = 1
-    """Batches that one process trains as one."""
+    batches_per_step = 1
+    """Number of batches that one process concatenates for each step."""
 
     def build(self) -> None:
-        """All of its weights are rows, but for one."""
+        """Make the tables of users and items; the global bias is the only dense weight."""
         row = [ml.Slice(1, initializer=ml.initializers.Zeros()), ml.Slice(4)]
         slots = {"user": ml.Slot(slices=row), "item": ml.Slot(slices=row)}
         self.rows = ml.Embeddings(slots, ml.row_optimizers.Adagrad(learning_rate=0.3, initial_accumulator_value=1e-8))
         self.dense = nn.ParameterDict({"bias": torch.zeros(())})
 
     def input_fn(self, mode: Mode) -> GeneratedDataset[Batch]:
-        """To train on, the share of this rank; to evaluate on, batches that no rank has."""
+        """Return this rank's share of the training batches, or the batches for evaluation."""
         if mode != "train":
             return GeneratedDataset(lambda number: make_clicks([BATCHES + number]), 40)
         share = self.ctx.shares
         mine = range(share.worker, BATCHES, share.num_workers)
-        at_once = self.at_once
-        return GeneratedDataset(lambda number: make_clicks(mine[number * at_once :][:at_once]), len(mine) // at_once)
+        size = self.batches_per_step
+        return GeneratedDataset(lambda number: make_clicks(mine[number * size :][:size]), len(mine) // size)
 
     def model_fn(self, features: Any, mode: Mode) -> Spec:
-        """Log loss of the clicks."""
+        """Compute the log loss of the clicks."""
         rows = self.rows({"user": features["user"], "item": features["item"]}).stack()  # [B, 2, 1 + 4]
         logits = self.dense["bias"] + rows[:, :, 0].sum(1) + (rows[:, 0, 1:] * rows[:, 1, 1:]).sum(1)
         if mode == "predict":
@@ -64,14 +64,14 @@ class Clicks(ml.Task):
         return Spec(loss, predictions=logits.sigmoid(), label=features["label"])
 
 
-class ClicksAtOnce(Clicks):
-    """The same on as many examples a step as all ranks have together."""
+class LargeBatchClicks(Clicks):
+    """The same task with the examples of all ranks in each step."""
 
-    at_once = RANKS
+    batches_per_step = RANKS
 
 
 def make_clicks(numbers: range | list[int]) -> Batch:
-    """The batches of these numbers as one: users like some items, and some items are liked by all."""
+    """Generate and concatenate batches: users have tastes, and some items are popular with all users."""
     parts = []
     for number in numbers:
         random = torch.Generator().manual_seed(number)
@@ -83,32 +83,32 @@ def make_clicks(numbers: range | list[int]) -> Batch:
 
 
 def train_as_rank(model_dir: str) -> None:
-    """What every rank does; torchrun says which one it is."""
+    """Train as one of the ranks that torchrun started."""
     distributed_sync_train(RunnerConfig(model_dir=model_dir, sync_combine="mean"), Clicks.params())
 
 
 def train_together(model_dir: Path) -> None:
-    """Starts torchrun on this file."""
+    """Run this file with torchrun."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
     command += [f"--nproc-per-node={RANKS}", f"--log-dir={model_dir.with_name('logs')}", __file__, str(model_dir)]
-    # The interpreter that runs us, on this file.
+    # The command is this interpreter on this file.
     subprocess.run(command, check=True, env={**environment.starting_with(""), "OMP_NUM_THREADS": "1"})  # noqa: S603
 
 
 def evaluate(model_dir: Path) -> float:
-    """The AUC of what is saved there; the checkpoint of ranks is like any other."""
+    """Return the AUC of a checkpoint; those of ranks have the same format as those of one process."""
     trainer = make_trainer(RunnerConfig(model_dir=str(model_dir), is_local=True), Clicks.params())
     return trainer.evaluate()["auc"]
 
 
 def main() -> None:
-    """Trains the same task both ways, and compares."""
+    """Train the same task both ways and compare."""
     if len(sys.argv) > 1:
         train_as_rank(sys.argv[1])
         return
     with tempfile.TemporaryDirectory() as folder:
         one, many = Path(folder) / "one", Path(folder) / "many"
-        make_trainer(RunnerConfig(model_dir=str(one), is_local=True), ClicksAtOnce.params()).train()
+        make_trainer(RunnerConfig(model_dir=str(one), is_local=True), LargeBatchClicks.params()).train()
         train_together(many)
         auc = {"one process": evaluate(one), f"{RANKS} ranks": evaluate(many)}
     for name, value in auc.items():

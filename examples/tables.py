@@ -1,9 +1,9 @@
-"""A table on one screen: a row is trained, expires, and comes back from a snapshot.
+"""The lifetime of a row in a hash table: it is trained, expires, and is restored from a snapshot.
 
     python examples/tables.py
 
-Takes a second. Expected: the trained row is within 0.01 of its target, the expired one reads zeros, the restored one
-equals the trained one bit for bit.
+Takes a second. Expected: the trained row is within 0.01 of its target, the expired row reads as zeros, and the restored
+row equals the trained row bit for bit.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import torch
 
 import monolith as ml
 
-USER, VISITOR = 2**62 + 7, -1  # ids are any int64; nobody numbers them
-JANUARY, MARCH = 1_767_225_600, 1_772_323_200  # Unix times of two first days of a month, 2026
+USER, VISITOR = 2**62 + 7, -1  # ids are any int64; they need no numbering
+JANUARY, MARCH = 1_767_225_600, 1_772_323_200  # 2026-01-01 and 2026-03-01 in Unix seconds
 DAY = 86_400
 TARGET = torch.tensor([0.5, -0.25, 0.125, 1.0])
 
 
 def make_table() -> ml.HashTable:
-    """A table of four weights per id, forgotten after 30 days without an update."""
+    """Make a table with four weights per id, whose rows expire after 30 days without an update."""
     segment = ml.Segment(
         dim=4,
         initializer=ml.initializers.RandomUniform(-0.05, 0.05),
@@ -31,7 +31,7 @@ def make_table() -> ml.HashTable:
 
 
 def train(table: ml.HashTable, ids: torch.Tensor, *, time: int, num_steps: int = 200) -> float:
-    """Move the rows of ``ids`` towards the target and return the largest distance that is left."""
+    """Train the rows of ``ids`` towards the target; returns the largest remaining distance."""
     for step in range(num_steps):
         rows = table.lookup(ids).requires_grad_()
         loss = (rows - TARGET).square().sum()
@@ -57,7 +57,7 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         table.save(folder)
-        for day in range(JANUARY + DAY, MARCH + 1, DAY):  # the visitor does not come again
+        for day in range(JANUARY + DAY, MARCH + 1, DAY):  # the visitor does not return
             train(table, user, time=day, num_steps=5)
         show("expired", table.lookup(visitor)[0])
         assert (table.stats()["evicted"], len(table)) == (1, 1)

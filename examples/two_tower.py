@@ -1,11 +1,11 @@
-"""Why bias correction: two towers for retrieval, trained on the batch's own items as negatives.
+"""Why bias correction: a two-tower model for retrieval, trained with in-batch negatives.
 
     python examples/two_tower.py               # one seed, some seconds
     python examples/two_tower.py --seeds 3     # the claim, for every seed
 
-Whom an item is shown to depends on taste, how often on its popularity. An in-batch softmax takes the other items of the
-batch as negatives, so popular items are negatives often, and a model learns to place them too low. An item's row keeps
-an estimate of the steps between two of its occurrences (`BatchSoftmax`); its logarithm in the loss undoes the bias.
+An in-batch softmax uses the other items of the batch as negatives. Popular items are negatives more often, so the model
+learns scores for them that are too low. With `BatchSoftmax` the row of an item estimates the number of steps between
+two of its occurrences, and the loss corrects the bias by the logarithm of this estimate.
 Expected: a recall@10 on later traffic of 0.33 or more with the correction (the true probabilities reach 0.41 to 0.43),
 and at least 0.08 less without it.
 """
@@ -26,7 +26,7 @@ LEAST_RECALL, LEAST_GAIN = 0.33, 0.08
 
 
 def make_visits(seed: int) -> tuple[Tensor, Tensor, float]:
-    """Users [n], the item each of them took [n], and the recall@10 of the true probabilities."""
+    """Generate users [n] and the item each of them visits [n]; also returns the recall@10 of the true probabilities."""
     draw = torch.Generator().manual_seed(seed)
     taste, flavour = torch.randn(USERS, TASTES, generator=draw), torch.randn(ITEMS, TASTES, generator=draw)
     popularity = 1.2 * torch.randn(ITEMS, generator=draw)
@@ -38,7 +38,7 @@ def make_visits(seed: int) -> tuple[Tensor, Tensor, float]:
 
 
 class TwoTower(nn.Module):
-    """A vector for each user and each item; their product says how well they match."""
+    """Computes a vector for each user and each item; their product is the score."""
 
     def __init__(self, seed: int) -> None:
         super().__init__()
@@ -55,14 +55,14 @@ class TwoTower(nn.Module):
         self.item_tower = ml.nn.MLP(DIM, [32, DIM])
 
     def forward(self, user: Tensor, item: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Vectors of users [B, DIM] and items [B, DIM], and the steps between two occurrences of each item [B]."""
+        """Return vectors of users and items, [B, DIM] each, and the estimated interval of each item in steps [B]."""
         x = self.embeddings({"user": user, "item": item})
         item_rows, interval = self.embeddings.slots["item"].split(x["item"])
         return self.user_tower(x["user"]), self.item_tower(item_rows), interval.squeeze(1)
 
 
 def train(model: TwoTower, user: Tensor, item: Tensor, *, is_corrected: bool) -> None:
-    """One pass over the visits."""
+    """Train for one pass over the visits."""
     dense_optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     for start in range(0, len(user), BATCH):
         user_vectors, item_vectors, interval = model(user[start : start + BATCH], item[start : start + BATCH])
@@ -74,7 +74,7 @@ def train(model: TwoTower, user: Tensor, item: Tensor, *, is_corrected: bool) ->
 
 
 def scores_of(model: TwoTower) -> Tensor:
-    """[USERS, ITEMS], as retrieval ranks them."""
+    """Return the score of every item for every user [USERS, ITEMS]."""
     model.eval()
     with torch.no_grad():
         user_vectors, item_vectors, _ = model(torch.arange(USERS), torch.arange(ITEMS))
@@ -83,13 +83,13 @@ def scores_of(model: TwoTower) -> Tensor:
 
 
 def recall(scores: Tensor, user: Tensor, item: Tensor) -> float:
-    """The share of visits whose item is among the user's best."""
+    """Return the share of visits whose item is among the `TOP` best scores of the user."""
     best = scores.topk(TOP, dim=1).indices
     return float((best[user] == item[:, None]).any(1).float().mean())
 
 
 def compare(seed: int) -> tuple[float, float]:
-    """The recall with and without the correction."""
+    """Return the recall with and without the correction."""
     user, item, best = make_visits(seed)
     recalls = []
     for is_corrected in (True, False):
@@ -103,7 +103,7 @@ def compare(seed: int) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Compare for some seeds."""
+    """Compare both models for each seed."""
     parser = argparse.ArgumentParser(description="In-batch softmax with and without bias correction.")
     parser.add_argument("--seeds", type=int, default=1)
     for seed in range(parser.parse_args().seeds):

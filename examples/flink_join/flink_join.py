@@ -1,9 +1,10 @@
-"""The machine of `monolith joiner` inside Flink: for sites whose streams run there already.
+"""The join of `monolith joiner` as a Flink job, for deployments whose streams already run in Flink.
 
     python flink_join.py --impressions impressions/ --actions actions/ --output examples/
 
-An input is a file or a folder of text files with one JoinEvent a line, in base64; the output is a folder with one
-example a line. Flink keeps what is undecided as keyed state, has the timers, and commits; it numbers no examples.
+An input is a file, or a folder of text files, with one JoinEvent in base64 per line; the output is a folder with one
+example per line. Flink stores the pending joins as keyed state, runs the timers, and commits. It does not number
+examples.
 """
 
 from __future__ import annotations
@@ -36,23 +37,23 @@ _BYTES = Types.PRIMITIVE_ARRAY(Types.BYTE())
 
 
 def event_of(line: str) -> Event:
-    """The event of a line; one that is none ends the job, and Flink tells why."""
+    """Decode the event of a line; an invalid line fails the job, and Flink reports the error."""
     return decode_event(base64.b64decode(line))
 
 
 class Join(KeyedCoProcessFunction):  # type: ignore[misc]  # PyFlink is not installed where types are checked
-    """Decides about one key at a time: its entry is Flink's state, its due time Flink's timer."""
+    """Joins the events of one key at a time; the entry of the key is keyed state, its due time is a timer."""
 
     def __init__(self, rules: JoinRuleConfig, sample: str) -> None:
         self._rules, self._sample = rules, sample
 
     def open(self, runtime_context: Any) -> None:
-        """Called where the keys are."""
+        """Open the state of the keys."""
         self._entry = runtime_context.get_state(ValueStateDescriptor("entry", _BYTES))
         self._writer = ExampleWriter(self._rules, self._sample)
 
     def process_element1(self, value: str, ctx: Any) -> Iterator[str]:
-        """An impression."""
+        """Process an impression or an action."""
         machine = self._machine(ctx.timer_service().current_watermark())
         machine.take([event_of(value)])
         yield from self._keep(machine, ctx)
@@ -60,7 +61,7 @@ class Join(KeyedCoProcessFunction):  # type: ignore[misc]  # PyFlink is not inst
     process_element2 = process_element1
 
     def on_timer(self, timestamp: int, ctx: Any) -> Iterator[str]:
-        """The window of a key closes, or the key is forgotten."""
+        """Close the window of a key, or remove its entry."""
         machine = self._machine(timestamp)
         machine.advance(timestamp)
         yield from self._keep(machine, ctx)
@@ -86,15 +87,15 @@ class Join(KeyedCoProcessFunction):  # type: ignore[misc]  # PyFlink is not inst
 
 
 class TimeOfEvent(TimestampAssigner):  # type: ignore[misc]  # as above
-    """When it happened, by its record."""
+    """Reads event times from the records."""
 
     def extract_timestamp(self, value: str, record_timestamp: int) -> int:  # noqa: ARG002 - as PyFlink calls it
-        """In milliseconds."""
+        """Return the time of an event in milliseconds."""
         return event_of(value).time_ms
 
 
 def build(env: StreamExecutionEnvironment, args: argparse.Namespace) -> None:
-    """Puts the join together."""
+    """Build the dataflow of the join."""
     rules = JoinRuleConfig(window_seconds=args.window_seconds, disorder_seconds=args.disorder_seconds)
     disorder = Duration.of_millis(round(rules.disorder_seconds * 1000))
     idle = Duration.of_millis(round(rules.idle_seconds * 1000))
@@ -117,7 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.add_argument(f"--{name}", required=True, help="a folder of text files")
     parser.add_argument("--window_seconds", type=float, default=600.0)
     parser.add_argument("--disorder_seconds", type=float, default=5.0)
-    parser.add_argument("--sample", default="example", help="what the samples of impressions are: example or instance")
+    parser.add_argument("--sample", default="example", help="type of the samples of impressions: example or instance")
     args = parser.parse_args(arguments)
     settings = Configuration()
     settings.set_string("python.client.executable", sys.executable)

@@ -1,11 +1,11 @@
-"""What freshness and rows of one's own are worth: each example is predicted before it is learned from.
+"""Measure the value of fresh serving copies, and of one row per id, by progressive validation on a stream of clicks.
 
-    python examples/online/proof.py sync                          # E3 of the paper: how often rows are taken over
-    python examples/online/proof.py rows                          # E1: own rows beside hashed ids of equal memory
+    python examples/online/proof.py sync                          # E3 of the paper: intervals of sync
+    python examples/online/proof.py rows                          # E1: one row per id against hashed ids
     python examples/online/proof.py sync --seeds 5 --out sync.html
-    python examples/online/proof.py rows --movielens ml-100k      # or --criteo train.txt: files that you have
+    python examples/online/proof.py rows --movielens ml-100k      # or --criteo train.txt: your own files
 
-README.md beside it has the numbers to expect.
+Each example is predicted before the step on it. README.md in this folder has the expected results.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ LEAST_GAIN, LEAST_STEP, SLACK = 0.002, 0.001, 0.0005
 Outcomes = dict[str, "CopyOutcome"]
 
 
-def race_sync(traffic: Traffic, seed: int) -> Outcomes:
-    """One trained model, and copies of it that take over the more often the more shards there are."""
+def run_sync(traffic: Traffic, seed: int) -> Outcomes:
+    """Train one model with serving copies that sync at different intervals."""
     measured = traffic.seconds * (1 - WARM_UP)
     rules = {f"every {name}": SyncRule(rows_seconds=measured / shards) for name, shards in SHARDS.items()}
     outcome = validate(
@@ -57,8 +57,8 @@ def race_sync(traffic: Traffic, seed: int) -> Outcomes:
     return dict(outcome)
 
 
-def race_rows(traffic: Traffic, seed: int) -> Outcomes:
-    """All ids with a row; those that return, until they have left; and hashed ids in the memory of the latter."""
+def run_rows(traffic: Traffic, seed: int) -> Outcomes:
+    """Train with one row per id, with admission and expiry of rows, and with hashed ids in the memory of the second."""
     day = traffic.seconds / 7
     options = {
         "copies": {"served": SyncRule(rows_seconds=day / 288)},
@@ -69,62 +69,63 @@ def race_rows(traffic: Traffic, seed: int) -> Outcomes:
     first = traffic.ranker.ids[0]
     days = max(1, round(3 * day / DAY))
     lean = replace(traffic.ranker, min_counts={first: 1}, expire_days=dict.fromkeys(traffic.ranker.ids, days))
-    every = validate(traffic.ranker, traffic.batches, **options)
-    some = validate(lean, traffic.batches, evict_every_seconds=day, **options)
-    arrays = traffic.hashed(some.memory_bytes // lean.bytes_per_bare_row)
+    complete = validate(traffic.ranker, traffic.batches, **options)
+    admitted = validate(lean, traffic.batches, evict_every_seconds=day, **options)
+    arrays = traffic.hashed(admitted.memory_bytes // lean.bytes_per_bare_row)
     hashed = validate(arrays.ranker, arrays.batches, **options)
-    print(f"seed {seed}: {every.rows:,} rows of {every.memory_bytes / 1e6:.1f} MB; with admission and expiry"
-          f" {some.rows:,} of {some.memory_bytes / 1e6:.1f} MB, as much as the hashed ids have")  # fmt: skip
+    print(f"seed {seed}: {complete.rows:,} rows of {complete.memory_bytes / 1e6:.1f} MB; with admission and expiry"
+          f" {admitted.rows:,} of {admitted.memory_bytes / 1e6:.1f} MB, the memory of the hashed ids")  # fmt: skip
     return {
         "hashed": hashed["served"],
-        "own rows": every["served"],
-        "admission, expiry": some["served"],
+        "own rows": complete["served"],
+        "admission, expiry": admitted["served"],
     }
 
 
 def check_sync(outcomes: Mapping[str, CopyOutcome]) -> None:
-    """The orderings of the paper: 5 h < 1 h <= 30 min, and each of them above batch."""
-    batch, slow, middle, fast = (each.mean_auc for each in outcomes.values())
+    """Check the order that the paper reports: batch < 5 h < 1 h <= 30 min."""
+    batch, slow, middle, fast = (outcome.mean_auc for outcome in outcomes.values())
     assert batch + LEAST_GAIN < slow, f"expected all copies {LEAST_GAIN} above batch, {batch:.4f}; got {slow:.4f}"
-    assert slow + LEAST_STEP < middle, f"expected fifty take-overs {LEAST_STEP} above ten: {slow:.4f}; got {middle:.4f}"
-    assert middle < fast + SLACK, f"expected a hundred not below fifty, {middle:.4f}; got {fast:.4f}"
+    assert slow + LEAST_STEP < middle, f"expected fifty syncs {LEAST_STEP} above ten, {slow:.4f}; got {middle:.4f}"
+    assert middle < fast + SLACK, f"expected a hundred syncs not below fifty, {middle:.4f}; got {fast:.4f}"
 
 
 def check_rows(outcomes: Mapping[str, CopyOutcome]) -> None:
-    """Rows of their own are ahead in every window, and leaving out ids that do not return costs nothing."""
-    hashed, every, some = outcomes.values()
-    for window, other in zip(some.windows, hashed.windows, strict=True):
+    """Check that one row per id is better in every window, and that admission and expiry cost no AUC."""
+    hashed, complete, admitted = outcomes.values()
+    for window, other in zip(admitted.windows, hashed.windows, strict=True):
         assert window.auc > other.auc, f"expected own rows ahead in every window, got {window.auc:.4f} in {window}"
-    assert some.mean_auc > hashed.mean_auc + LEAST_GAIN, f"expected {LEAST_GAIN} more, got {some.mean_auc:.4f}"
-    assert some.mean_auc > every.mean_auc - LEAST_GAIN, f"expected the lean table not behind, got {some.mean_auc:.4f}"
+    auc, least = admitted.mean_auc, complete.mean_auc - LEAST_GAIN
+    assert auc > hashed.mean_auc + LEAST_GAIN, f"expected {LEAST_GAIN} above hashed ids, got {auc:.4f}"
+    assert auc > least, f"expected admission and expiry to cost at most {LEAST_GAIN}, got {auc:.4f}"
 
 
-CONTESTS = {"sync": (race_sync, check_sync, DRIFTING), "rows": (race_rows, check_rows, PASSING_BY)}
+EXPERIMENTS = {"sync": (run_sync, check_sync, DRIFTING), "rows": (run_rows, check_rows, PASSING_BY)}
 
 
 def main() -> None:
-    """Race for some seeds, show the table of each, and hold what is claimed of generated clicks."""
-    parser = argparse.ArgumentParser(description="What freshness and rows of one's own are worth.")
-    parser.add_argument("contest", choices=CONTESTS)
+    """Run an experiment for each seed, print its results, and check their order on generated clicks."""
+    parser = argparse.ArgumentParser(description="The value of fresh serving copies, and of one row per id.")
+    parser.add_argument("experiment", choices=EXPERIMENTS)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--movielens", type=Path, metavar="FOLDER")
     parser.add_argument("--criteo", type=Path, metavar="FILE", nargs="+")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="a page with plots, of the last seed")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="all numbers, a line for each seed")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write a page with plots of the last seed")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results, one line per seed")
     args = parser.parse_args()
-    race, check, world = CONTESTS[args.contest]
+    run, check, world = EXPERIMENTS[args.experiment]
     lines = []
     for seed in range(args.seeds):
         files = movielens(args.movielens) if args.movielens else criteo(args.criteo) if args.criteo else None
         traffic = clicks(world, seed=seed) if files is None else replace(files, ranker=replace(files.ranker, seed=seed))
-        outcomes = race(traffic, seed)
-        lines.append(json.dumps({"seed": seed, **{name: each.to_dict() for name, each in outcomes.items()}}))
-        for name, each in outcomes.items():
-            print(f"seed {seed}: {name:<18} AUC {each.mean_auc:.4f}  log loss {each.total.log_loss:.4f}")
+        outcomes = run(traffic, seed)
+        lines.append(json.dumps({"seed": seed, **{name: outcome.to_dict() for name, outcome in outcomes.items()}}))
+        for name, outcome in outcomes.items():
+            print(f"seed {seed}: {name:<18} AUC {outcome.mean_auc:.4f}  log loss {outcome.total.log_loss:.4f}")
         if files is None:
             check(outcomes)
         if args.out:
-            write_page(args.out, outcomes, title=f"{args.contest}, seed {seed}")
+            write_page(args.out, outcomes, title=f"{args.experiment}, seed {seed}")
     if args.json:
         args.json.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -94,13 +94,13 @@ def test_the_page_promises_nothing_that_the_example_would_refuse(
 ) -> None:
     aucs = promised(project_root, table)
     assert {len(values) for values in aucs.values()} == {5}
-    check = example.CONTESTS[table][1]
+    check = example.EXPERIMENTS[table][1]
     for seed in range(5):
         check({name: told(name, values[seed]) for name, values in aucs.items()})
 
 
 @pytest.mark.parametrize(
-    ("contest", "aucs"),
+    ("experiment", "aucs"),
     [
         ("sync", (0.70, 0.701, 0.71, 0.72)),
         ("sync", (0.70, 0.72, 0.7205, 0.73)),
@@ -111,10 +111,10 @@ def test_the_page_promises_nothing_that_the_example_would_refuse(
     ],
 )
 def test_the_example_fails_where_a_claim_does_not_hold(
-    contest: str, aucs: tuple[float, ...], example: ModuleType
+    experiment: str, aucs: tuple[float, ...], example: ModuleType
 ) -> None:
     with pytest.raises(AssertionError, match="expected"):
-        example.CONTESTS[contest][1]({str(number): told("", auc) for number, auc in enumerate(aucs)})
+        example.EXPERIMENTS[experiment][1]({str(number): told("", auc) for number, auc in enumerate(aucs)})
 
 
 # Files
@@ -141,7 +141,7 @@ def test_movielens_is_read_from_its_files_in_the_order_of_time(name: str, tmp_pa
     strict = movielens(tmp_path, liked_from=6, batch_size=50)
     labels = [values for batch in strict.batches if isinstance(values := batch["label"], Tensor)]
     assert float(torch.cat(labels).sum()) == 0
-    outcomes = example.race_sync(traffic, 0)
+    outcomes = example.run_sync(traffic, 0)
     assert list(outcomes) == ["batch", "every 1/10", "every 1/50", "every 1/100"]
     assert [each.total.examples for each in outcomes.values()] == [600 - math.ceil(599 * 5 / 7)] * 4
 
