@@ -1,4 +1,4 @@
-// Bytes as a file in memory, for parsers that open a path. Belongs to one thread.
+// A file in memory with the given bytes, for parsers that open a path. Not thread-safe.
 #pragma once
 
 #include <sys/mman.h>

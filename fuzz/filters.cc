@@ -1,5 +1,6 @@
-// Saved admission filters. Input: one byte, odd to put the checksum right, which no fuzzer guesses; then what a filter
-// saved. What is accepted must be whole: it saves what it loaded, and counts on.
+// Saved admission filters. Input: one byte, then the bytes of a saved filter; if the first byte is odd, the target
+// corrects the checksum, which a fuzzer cannot guess. An accepted filter must be intact: it saves the bytes that it
+// loaded, and continues to count.
 #include "filter/sliding_hash_filter.h"
 #include "format/crc32c.h"
 #include "input.h"
@@ -7,7 +8,7 @@
 namespace monolith {
 namespace {
 
-// As many splits as the bytes say, so that they fit; five where they say nothing that a filter may have.
+// The number of splits in the bytes, so that they match the filter; the minimum if that number is not valid.
 uint32_t NumSplits(const std::string& bytes) {
   uint16_t number = 0;
   if (bytes.size() >= 8) std::memcpy(&number, bytes.data() + 6, 2);

@@ -1,5 +1,5 @@
-// Streams of framed records. Input: the framing, the place where the stream is cut, then the stream. Read as a whole
-// and in two pieces it must give the same records.
+// Streams of framed records. Input: the framing, the position at which the stream is split, then the stream. Read in
+// one piece or in two, it must return the same records.
 #include <algorithm>
 #include <vector>
 
@@ -13,7 +13,7 @@ namespace {
 constexpr uint32_t kFramings[] = {0, 1, 2, 4, 8, 12, 16, 20, 24, 28};
 constexpr ScanLimits kLimits{1 << 16, 1 << 20};
 
-// Puts right the checksums of a TFRecord stream, which no fuzzer guesses.
+// Corrects the checksums of a TFRecord stream, which a fuzzer cannot guess.
 void Sign(std::string* stream) {
   for (size_t at = 0; stream->size() - at >= kTfRecordHeadBytes;) {
     uint64_t length;

@@ -1,5 +1,4 @@
-// Events of the joiner. Input: a record; what is read from it must lie in it, and memory that is used again must not
-// change what is read.
+// Events of the joiner. Input: a record. Decoded fields must point into it, and reused memory must not change them.
 #include <string>
 
 #include "data/join_event.h"

@@ -1,4 +1,4 @@
-// Requests as JSON. Input: a body; what is decoded of it must be consistent: as many values as its rows have.
+// JSON requests. Input: a body. A decoded request must be consistent: it has the values of all its rows.
 #include <string>
 
 #include "base/error.h"

@@ -1,5 +1,5 @@
-// Record files of the original and the EntryDump messages in them, plain and in Snappy blocks; and Snappy blocks alone.
-// Input: which of these, then the bytes.
+// Record files of ByteDance Monolith with EntryDump messages, plain and in Snappy blocks, and Snappy blocks alone.
+// Input: the kind, then the bytes.
 #include <vector>
 
 #include "bytes_file.h"

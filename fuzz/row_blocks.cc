@@ -1,5 +1,5 @@
-// Row blocks, one or many end to end, and snapshot files made of them. Input: what the bytes are, then the bytes;
-// checksums are put right first, because no fuzzer guesses them.
+// Row blocks, concatenated row blocks, and snapshot files made of them. Input: the kind, then the bytes. The target
+// corrects checksums first, because a fuzzer cannot guess them.
 #include <vector>
 
 #include "bytes_file.h"
@@ -55,7 +55,7 @@ void ReadPacked(std::string bytes, bool is_signed) {
   });
 }
 
-// The checksums of the blocks stay as they are: the index repeats them.
+// The checksums of the blocks are unchanged, because the index contains them too.
 void SignFile(std::string* file) {
   if (file->size() < kHeaderBytes + kFooterBytes) return;
   Put(file, 24, Crc32c(file->data(), 24));

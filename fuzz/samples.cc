@@ -1,4 +1,5 @@
-// Records of the four sample formats. Input: the format, then the record; it is parsed alone and beside its first half.
+// Records of the four sample formats. Input: the format, then the record, which is parsed alone and in one batch with
+// its first half.
 #include <vector>
 
 #include "data/batch_parser.h"
@@ -61,7 +62,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace monolith;
   Input input(data, size);
   const Schema& schema = SchemaOf(input.Byte() % 4);
-  // Copies of exactly their size, so that one byte too far is seen.
+  // Copies without spare capacity, so that the address sanitizer detects a read past the end.
   const std::vector<char> whole(input.rest().begin(), input.rest().end());
   const std::vector<char> half(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(whole.size() / 2));
   const std::vector<std::string_view> records{{whole.data(), whole.size()}, {half.data(), half.size()}};

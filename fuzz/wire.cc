@@ -1,6 +1,6 @@
-// Frames between processes. Input: whether headers are put right, the place where the stream is cut, then the stream.
-// It comes through a socket in two pieces, must give the frames that its bytes say, and every head and body is then
-// read as each message that it could be.
+// Frames between processes. Input: whether to correct headers, the position at which the stream is split, then the
+// stream. A socket delivers it in two pieces. The frames must be those of the grammar, and every head and body is then
+// decoded as each type of message.
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ struct Parts {
   bool operator==(const Parts&) const = default;
 };
 
-// Puts right what no fuzzer guesses: magic number, version and checksum.
+// Corrects magic number, version and checksum, which a fuzzer cannot guess.
 void Sign(std::string* stream) {
   for (size_t at = 0; stream->size() - at >= rpc::kHeaderBytes;) {
     char* header = stream->data() + at;
@@ -43,7 +43,7 @@ void Sign(std::string* stream) {
   }
 }
 
-// The frames of a stream, by the grammar; true: it ends with one that is refused.
+// Reads the frames of a stream by the grammar; returns true if the last frame is refused.
 bool ReadPlainly(std::string_view stream, std::vector<Parts>* frames) {
   while (stream.size() >= rpc::kHeaderBytes) {
     const auto* bytes = reinterpret_cast<const uint8_t*>(stream.data());
@@ -62,7 +62,7 @@ bool ReadPlainly(std::string_view stream, std::vector<Parts>* frames) {
   return false;
 }
 
-// The same by way of a socket, which gives the stream in two pieces.
+// Reads the frames through a socket that delivers the stream in two pieces.
 bool ReceiveFrames(std::string_view stream, size_t cut, std::vector<Parts>* frames) {
   int ends[2];
   Expect(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
@@ -90,7 +90,7 @@ bool ReceiveFrames(std::string_view stream, size_t cut, std::vector<Parts>* fram
 
 void ReadMessages(const Parts& frame) {
   const std::initializer_list<Code> refusals = {Code::kDataLoss, Code::kInvalidArgument};
-  // Copies of exactly their size, so that one byte too far is seen; aligned as those of a server.
+  // Copies without spare capacity, so that the address sanitizer detects a read past the end; aligned as in a server.
   const std::vector<char> head_bytes(frame.head.begin(), frame.head.end());
   const std::string_view head(head_bytes.data(), head_bytes.size());
   const std::vector<uint8_t> body(frame.body.begin(), frame.body.end());

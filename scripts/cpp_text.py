@@ -1,4 +1,4 @@
-"""C++ without what is not code, for scripts that read it by its text."""
+"""Removes comments, strings and preprocessor lines from C++ sources, for scripts that search them as text."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ _NOISE = re.compile(
 
 
 def without_noise(text: str) -> str:
-    """Comments, strings, characters and preprocessor lines blanked out; every other character stays where it is."""
+    """Replace comments, strings, characters and preprocessor lines by spaces; all other positions are unchanged."""
     return _NOISE.sub(lambda match: re.sub(r"[^\n]", " ", match.group()), text)

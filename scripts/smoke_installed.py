@@ -1,8 +1,9 @@
-"""Uses an installed monolith as a newcomer would: imports it, trains a little, asks the doctor.
+"""Check an installed monolith: import it, run a short training, and run `monolith doctor`.
 
 Usage: python -I scripts/smoke_installed.py [--installed-below FOLDER]
 
-Run by scripts/build-wheels with the Python of a clean environment; needs nothing but what the package requires.
+scripts/build-wheels runs this file with the Python of a clean environment. It needs only the dependencies of the
+package.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from monolith import cli
 
 
 def train() -> str:
-    """A loop of one's own learns: the loss of a rule that ids follow goes down, and every id has a row."""
+    """Train a small model in a plain loop; the loss must halve, and every id must have a row."""
     torch.manual_seed(0)
     emb = ml.Embeddings({"user": ml.Slot(dim=4)})
     head = torch.nn.Linear(4, 1)
@@ -40,12 +41,14 @@ def train() -> str:
         emb.step()
         losses.append(loss.item())
     if not losses[-1] < 0.5 * losses[0] or emb.num_rows != 100:
-        raise SystemExit(f"it does not learn: loss {losses[0]:.3f} to {losses[-1]:.3f}, {emb.num_rows} rows of 100")
+        raise SystemExit(
+            f"the model does not train: loss {losses[0]:.3f} to {losses[-1]:.3f}, {emb.num_rows} rows of 100"
+        )
     return f"trained: loss {losses[0]:.3f} to {losses[-1]:.3f}, {emb.num_rows} rows"
 
 
 def command(*arguments: str) -> str:
-    """What a command prints, run in this process; that it fails ends the trial."""
+    """Run a command in this process and return its output; exits if the command fails."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         status = cli.main(arguments)
@@ -55,7 +58,7 @@ def command(*arguments: str) -> str:
 
 
 def installed_program() -> str:
-    """What the program beside this Python says of its version."""
+    """Check the version of the installed program `monolith`."""
     program = Path(sys.executable).parent / "monolith"
     done = subprocess.run([str(program), "--version"], capture_output=True, text=True, check=False)
     if done.stdout != f"monolith {ml.__version__}\n":
@@ -64,21 +67,21 @@ def installed_program() -> str:
 
 
 def main() -> int:
-    """Print a line for each thing that works; an exception or a status other than 0 means that something does not."""
+    """Run all checks and print a line for each; a failed check raises or exits with a status other than 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--installed-below", type=Path, help="refuse a package that lies elsewhere")
+    parser.add_argument("--installed-below", type=Path, help="fail if the package is installed elsewhere")
     args = parser.parse_args()
-    place = Path(ml.__file__).resolve()
-    if args.installed_below is not None and args.installed_below.resolve() not in place.parents:
-        raise SystemExit(f"{place} was imported, which does not lie below {args.installed_below}")
+    path = Path(ml.__file__).resolve()
+    if args.installed_below is not None and args.installed_below.resolve() not in path.parents:
+        raise SystemExit(f"monolith was imported from {path}, expected a path below {args.installed_below}")
     print(f"imported: monolith {ml.__version__}, torch {torch.__version__}")
     print(installed_program())
     print(train())
     with tempfile.TemporaryDirectory() as folder:
         task = ["monolith.testing:ExampleTask", "--model_dir", folder, "--steps", "5", "--json"]
         for steps in (5, 10):
-            if (found := json.loads(command("train", *task))["global_step"]) != steps:
-                raise SystemExit(f"monolith train: expected step {steps} in {folder}, got {found}")
+            if (step := json.loads(command("train", *task))["global_step"]) != steps:
+                raise SystemExit(f"monolith train: expected step {steps} in {folder}, got {step}")
     print("trained and resumed by the command line: step 10")
     versions = json.loads(command("doctor", "--json"))["versions"]
     if {versions["monolith"], versions["core"]} != {ml.__version__}:

@@ -1,4 +1,4 @@
-"""`scripts/audit` tells a good answer from no answer; a stand-in for pip-audit gives the answers."""
+"""`scripts/audit` distinguishes a clean answer from no answer; a fake pip-audit gives the answers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def asked(folder: Path) -> tuple[list[str], dict[str, str]]:
     return arguments, dict(each.split("==") for each in wanted)
 
 
-def test_no_known_weakness_is_reported_with_the_number_of_packages_checked(tmp_path: Path) -> None:
+def test_no_vulnerability_is_reported_with_the_number_of_packages_checked(tmp_path: Path) -> None:
     done = audit(tmp_path, ANSWER.format(change="", status=0), "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -68,40 +68,40 @@ def test_versions_are_queried_without_local_labels_and_without_this_project(tmp_
     assert "--ignore-vuln=PYSEC-1" in arguments
 
 
-def test_a_weakness_is_named_with_the_version_that_mends_it(tmp_path: Path) -> None:
+def test_a_vulnerability_is_named_with_the_version_that_fixes_it(tmp_path: Path) -> None:
     change = 'answers[0] |= {"version": "1.0", "vulns": [{"id": "PYSEC-7", "fix_versions": ["1.1"]}]}'
     done = audit(tmp_path, ANSWER.format(change=change, status=1))
     assert done.returncode == 1, done.stderr
     _, wanted = asked(tmp_path)
-    assert f"{min(wanted)} 1.0: PYSEC-7, mended in 1.1" in done.stdout
-    assert "no weakness is known" not in done.stdout
+    assert f"{min(wanted)} 1.0: PYSEC-7, fixed in 1.1" in done.stdout
+    assert "no vulnerability found" not in done.stdout
 
 
-def test_a_few_unknown_packages_are_named(tmp_path: Path) -> None:
+def test_a_few_unlisted_packages_are_named(tmp_path: Path) -> None:
     change = 'answers[0] = {"name": answers[0]["name"], "skip_reason": "not found"}; answers.pop()'
     done = audit(tmp_path, ANSWER.format(change=change, status=0))
     assert done.returncode == 0, done.stderr
     _, wanted = asked(tmp_path)
-    assert f"not known there: {min(wanted)}, {max(wanted)}\n" in done.stdout
+    assert f"not listed there: {min(wanted)}, {max(wanted)}\n" in done.stdout
 
 
 NO_ANSWER: dict[str, tuple[Any, str]] = {
-    "a service that knows nobody": (
+    "a service that lists no package": (
         ANSWER.format(change='answers = [{"name": a["name"], "skip_reason": "not found"} for a in answers]', status=0),
-        "knows 0 of",
+        "lists 0 of",
     ),
-    "a service that answers nothing": (ANSWER.format(change="answers = []", status=0), "knows 0 of"),
+    "a service that answers nothing": (ANSWER.format(change="answers = []", status=0), "lists 0 of"),
     "no network": ('sys.exit("ConnectionError: name resolution failed")', "name resolution failed"),
-    "an answer without text": ('Path(arguments[arguments.index("--output") + 1]).touch()', "said: nothing"),
+    "an answer without text": ('Path(arguments[arguments.index("--output") + 1]).touch()', "status 0: no output"),
 }
 
 
-@pytest.mark.parametrize(("stand_in", "said"), NO_ANSWER.values(), ids=NO_ANSWER)
-def test_an_audit_that_got_no_answer_is_no_good_news(tmp_path: Path, stand_in: str, said: str) -> None:
+@pytest.mark.parametrize(("stand_in", "message"), NO_ANSWER.values(), ids=NO_ANSWER)
+def test_an_audit_without_an_answer_fails(tmp_path: Path, stand_in: str, message: str) -> None:
     done = audit(tmp_path, stand_in)
     assert done.returncode == 3
     assert done.stdout == ""
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_without_pip_audit_it_reports_how_to_get_it(tmp_path: Path) -> None:

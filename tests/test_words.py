@@ -1,4 +1,4 @@
-"""The checker of private words sees prose alone; `.ci/lint` runs it on the project."""
+"""`scripts/check-words` counts private words in prose only; `.ci/lint` runs it on the project."""
 
 from __future__ import annotations
 
@@ -39,6 +39,14 @@ def project(tmp_path: Path) -> Path:
         ("src/more.py", 'raise ValueError(f"{1}: begins anew")\n', "messages"),
         ("core/a.h", "int a;  // anew\n", "comments"),
         ("core/a.cc", 'fail("begin anew");\n', "messages"),
+        ("scripts/run", "#!/usr/bin/env python3\nx = 1  # anew\n", "comments"),
+        ("scripts/parts/run.py", 'raise SystemExit("begins anew")\n', "messages"),
+        ("scripts/run", "#!/usr/bin/env bash\necho 'anew # anew'  # starts anew\n", "comments"),
+        ("scripts/run", '#!/bin/sh\necho "it\'s"  # starts anew\n', "comments"),
+        (".ci/run", "#!/usr/bin/env bash\n# Starts anew.\n", "comments"),
+        ("examples/model.py", '"""Starts anew."""\n', "comments"),
+        ("examples/online/README.md", "It starts anew.\n", "documents"),
+        ("fuzz/target.cc", "int a;  // anew\n", "comments"),
         ("tests/test_a.py", "def test_it_starts_anew() -> None: ...\n", "tests"),
     ],
 )
@@ -46,11 +54,29 @@ def test_one_word_more_fails_and_is_listed_with_its_line(
     checker: ModuleType, project: Path, capsys: pytest.CaptureFixture[str], name: str, text: str, kind: str
 ) -> None:
     assert checker.main([], root=project) == 0
-    (project / name).parent.mkdir(exist_ok=True)
+    (project / name).parent.mkdir(parents=True, exist_ok=True)
     (project / name).write_text(text, encoding="utf-8")
     assert checker.main(["--list", kind], root=project) == 1
-    line = text[: text.index("anew")].count("\n") + 1
+    line = text[: text.rindex("anew")].count("\n") + 1
     assert f"{name}:{line}: {kind}: 'anew'; the field's word: from scratch" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("scripts/run", "#!/usr/bin/env bash\necho anew 'starts # anew'\n"),
+        ("scripts/data.toml", "# anew\n"),
+        ("scripts/data", "anew\n"),
+        ("core/a_test.cc", "// anew\n"),
+        ("src/a_pb2.py", "# anew\n"),
+    ],
+)
+def test_code_data_and_generated_files_are_not_counted(
+    checker: ModuleType, project: Path, name: str, text: str
+) -> None:
+    (project / name).parent.mkdir(parents=True, exist_ok=True)
+    (project / name).write_text(text, encoding="utf-8")
+    assert checker.main([], root=project) == 0
 
 
 def test_limits_only_fall(checker: ModuleType, project: Path) -> None:

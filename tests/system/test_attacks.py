@@ -36,7 +36,7 @@ def test_everything_holds_that_must(name: str, project_root: Path, quick_folder:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nothing"], "no attack is called 'nothing'; there are signals, "),
+        (["nothing"], "no attack has the name 'nothing'; the attacks are signals, "),
         (["--count", "-1"], "--count must be at least 0"),
         (["--minutes", "0"], "--minutes more than 0"),
     ],
