@@ -63,11 +63,11 @@ class WritableBackend(Backend):
 
     @abc.abstractmethod
     def lose(self) -> None:
-        """Take the service away, as a crash or a cut network does."""
+        """Make the service unavailable, as a crash or a network failure does."""
 
     @abc.abstractmethod
-    def bring_back(self) -> None:
-        """Let the service work again."""
+    def restart(self) -> None:
+        """Make the service available again."""
 
 
 class StaticBackend(Backend):
@@ -117,7 +117,7 @@ class HostFilesBackend(WritableBackend):
     def lose(self) -> None:
         self.base.rename(self.folder / "unmounted")
 
-    def bring_back(self) -> None:
+    def restart(self) -> None:
         (self.folder / "unmounted").rename(self.base)
 
 
@@ -154,7 +154,7 @@ class ConsulBackend(WritableBackend):
     def lose(self) -> None:
         self.agent.stop()
 
-    def bring_back(self) -> None:
+    def restart(self) -> None:
         self.agent.start()
 
 
@@ -183,7 +183,7 @@ class ZooKeeperBackend(WritableBackend):
     def lose(self) -> None:
         self.server.kill()
 
-    def bring_back(self) -> None:
+    def restart(self) -> None:
         self.server.start()
 
 
@@ -192,7 +192,7 @@ class RayBackend(WritableBackend):
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         super().__init__(folder, stack)
-        self.bring_back()
+        self.restart()
         stack.callback(self.lose)
 
     def client(self) -> ServiceDiscovery:
@@ -209,7 +209,7 @@ class RayBackend(WritableBackend):
             return False
         return True
 
-    def bring_back(self) -> None:
+    def restart(self) -> None:
         self.actor = start_registry(self.folder.name)
 
 

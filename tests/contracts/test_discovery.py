@@ -199,7 +199,7 @@ def test_registered_nodes_are_found_again_when_the_service_recovers(backend: Wri
     discovery.register("ps", 0, "192.168.0.1:1001")
     sees(other, "ps", {0: "192.168.0.1:1001"})
     backend.lose()
-    backend.bring_back()
+    backend.restart()
     for asked in (discovery, other):
         sees(asked, "ps", {0: "192.168.0.1:1001"})
     discovery.register("ps", 1, "192.168.0.1:1002")
@@ -214,4 +214,4 @@ def test_closing_twice_is_harmless_also_while_the_service_is_lost(backend: Writa
     lonely.register("ps", 1, "192.168.0.1:1002")
     backend.lose()
     lonely.close()
-    backend.bring_back()
+    backend.restart()

@@ -1,4 +1,4 @@
-"""Servers of this process that write recovery records, and can be lost and brought back one by one."""
+"""Servers of this process that write recovery records, and that a test can lose and restart one by one."""
 
 from __future__ import annotations
 
@@ -56,20 +56,20 @@ class Recorded:
         return sorted((Path(self.options.folder) / "servers" / "parts" / self.record(index).part).glob("*.log"))
 
     def lose(self, index: int) -> None:
-        """Ends one without a last word: somebody else has its record."""
+        """End a server that cannot write a last increment, because another process has claimed its record."""
         log = self.record(index)
         log.claim()
         log.close()
         self.servers[index].close(0.0)
 
-    def bring_back(self, index: int) -> PsServer:
+    def restart(self, index: int) -> PsServer:
         self.servers[index] = self._start(index)
         return self.servers[index]
 
     def replace(self, index: int) -> str:
-        """Loses one; the address of the one that came back."""
+        """Lose a server and restart it; returns its new address."""
         self.lose(index)
-        return self.bring_back(index).address
+        return self.restart(index).address
 
     def close(self) -> None:
         for server in self.servers:

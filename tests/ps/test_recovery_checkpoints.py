@@ -182,7 +182,7 @@ def test_a_record_whose_checkpoint_was_deleted_is_ignored(tmp_path: Path, caplog
         shutil.rmtree(model)
         model.mkdir()
         with caplog.at_level(logging.WARNING):
-            servers.bring_back(0)
+            servers.restart(0)
         assert "is based on a deleted checkpoint, and there is no other" in caplog.text
         with chief(servers) as counter:
             assert cluster_of(counter).uninitialized("rows/rows") == [0]
@@ -208,7 +208,7 @@ def test_a_checkpoint_of_another_history_leaves_the_record_aside(
                 counter.step()
             save(counter, model)
         with caplog.at_level(logging.WARNING):
-            servers.bring_back(0)
+            servers.restart(0)
         assert "model.ckpt-3' is of another history" in caplog.text
         with chief(servers) as counter:
             restore(counter, model)
@@ -229,7 +229,7 @@ def test_rows_erased_from_the_checkpoint_are_not_recovered_from_the_record(
         servers.lose(0)
         assert erase_from_checkpoint(str(model / "model.ckpt-1"), slot, torch.tensor([3])).rows == 1
         with caplog.at_level(logging.WARNING):
-            servers.bring_back(0)
+            servers.restart(0)
         assert "model.ckpt-1' is of another history" in caplog.text
         with chief(servers) as counter:
             restore(counter, model)
@@ -293,7 +293,7 @@ def test_an_increment_makes_way_for_a_restore(tmp_path: Path, monkeypatch: pytes
         counter.step()
         save(counter, model)
         counter.step()
-        recorder = servers.servers[0]._keeping._recorder
+        recorder = servers.servers[0]._recovery._recorder
         assert isinstance(recorder, Recorder)
         with monkeypatch.context() as waiting:
             waiting.setattr(recorder, "_waiting", 1)

@@ -19,7 +19,7 @@ from monolith.nn.table_defaults import TableDefaults, use_table_defaults
 from monolith.ps import DenseClient, PsCluster, PsServer, PsStore
 from monolith.ps.client import connections
 from monolith.ps.recovery.config import RecoveryConfig
-from monolith.ps.recovery.keeping import RecoveryManager
+from monolith.ps.recovery.manager import RecoveryManager
 from monolith.tables import Segment, TableConfig
 from monolith.tables.batch import BatchStamp, Update
 from monolith.tables.formats.row_block import BlockKind
@@ -200,7 +200,7 @@ def test_increments_are_written_while_a_checkpoint_is(tmp_path: Path) -> None:
 
 def test_a_server_recovers_before_any_client_can_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    bring_back, start_frames, bind = RecoveryManager.bring_back, PsServer._start_frames, PsServer._bind
+    recover, start_frames, bind = RecoveryManager.recover, PsServer._start_frames, PsServer._bind
 
     def noted(name: str, method: Any) -> Any:
         def call(self: Any, *arguments: Any) -> Any:
@@ -209,7 +209,7 @@ def test_a_server_recovers_before_any_client_can_reach_it(tmp_path: Path, monkey
 
         return call
 
-    monkeypatch.setattr(RecoveryManager, "bring_back", noted("rows", bring_back))
+    monkeypatch.setattr(RecoveryManager, "recover", noted("rows", recover))
     monkeypatch.setattr(PsServer, "_start_frames", noted("frames", start_frames))
     monkeypatch.setattr(PsServer, "_bind", noted("control", bind))
     with recorded(1, tmp_path):
@@ -256,7 +256,7 @@ def test_a_damaged_tail_costs_what_it_held_and_the_record_continues(
         servers.lose(0)
         damage(servers.segments(0)[3])
         with caplog.at_level(logging.WARNING):
-            servers.bring_back(0)
+            servers.restart(0)
         assert warning in caplog.text
         with opened(servers) as store:
             worker = Worker(store)
@@ -363,7 +363,7 @@ def test_parts_of_the_server_recover_with_it(tmp_path: Path) -> None:
         state = b"two" * 1000
         servers.write()
         servers.lose(0)
-        server = servers.bring_back(0)
+        server = servers.restart(0)
         server.add_recovered_part("other", lambda: b"", loaded.append)
         assert loaded == []
         server.add_recovered_part("job", lambda: b"", loaded.append)
@@ -388,7 +388,7 @@ def test_increments_come_by_themselves(tmp_path: Path) -> None:
             while worker.last < 2000 and not servers.states(0):
                 worker.train([1])
         servers.servers[0].close()  # and one comes last
-        servers.bring_back(0)
+        servers.restart(0)
         with opened(servers) as store:
             assert rows_of(store, [1]) == [[-float(worker.last + 1)] * 2]
 

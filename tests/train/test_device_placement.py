@@ -149,7 +149,7 @@ class TestFeatures:
                 return torch.full((1,), 7.0)
 
         away = torch.zeros(1).as_subclass(Away)
-        result = DevicePlacement(META).bring_back(StepResult(away, {"a": away, "b": [away]}, away, 1))
+        result = DevicePlacement(META).to_host(StepResult(away, {"a": away, "b": [away]}, away, 1))
         assert result.loss is not None
         assert float(result.loss) == 7.0
         assert [float(each) for each in (result.predictions["a"], result.predictions["b"][0], result.label)] == [
@@ -166,7 +166,7 @@ class Recording(DevicePlacement):
         self.hosts: list[list[str]] = []
         self.staged_by: list[str] = []
         self.received = 0
-        self.brought_back = 0
+        self.returned = 0
 
     def place(self, model: nn.Module) -> None:
         self.placed.append(model)
@@ -183,9 +183,9 @@ class Recording(DevicePlacement):
 
         return StagedFeatures(staged.features, Counted())  # type: ignore[arg-type]
 
-    def bring_back(self, result: StepResult) -> StepResult:
-        self.brought_back += 1
-        return super().bring_back(result)
+    def to_host(self, result: StepResult) -> StepResult:
+        self.returned += 1
+        return super().to_host(result)
 
 
 class Noting(ExampleTask):
@@ -205,7 +205,7 @@ class TestSession:
         with Session(task, placement=placement) as session:
             session.run(next(iter(task.input_fn("train"))))
         assert placement.hosts == [["item", "user"]]
-        assert (placement.received, placement.brought_back) == (1, 0)
+        assert (placement.received, placement.returned) == (1, 0)
 
     def test_batches_that_are_read_ahead_are_copied_by_the_thread_that_reads(self) -> None:
         task, placement = ExampleTask(), Recording()
@@ -223,11 +223,11 @@ class TestSession:
         weights = [trained(placement)[0] for placement in (None, Recording())]
         assert all(torch.equal(a, b) for a, b in zip(*weights, strict=True))
 
-    def test_predictions_are_brought_back(self) -> None:
+    def test_predictions_are_returned(self) -> None:
         task, placement = ExampleTask(), Recording()
         with Session(task, mode="predict", placement=placement) as session:
             session.run(next(iter(task.input_fn("predict"))))
-        assert placement.brought_back == 1
+        assert placement.returned == 1
 
 
 class Clicks(ExampleTask):

@@ -65,7 +65,7 @@ class DeafClient:
 def test_a_loss_that_could_not_be_reported_is_reported_by_the_next_attempt(caplog: pytest.LogCaptureFixture) -> None:
     client, unused = DeafClient(), cast("Any", None)
     part = ParameterServers(unused, cast("JobClient", client), unused, servers_back=unused, clock=unused)
-    part.count_step(9, stamp(9), under_way=0)
+    part.count_step(9, stamp(9), in_flight=0)
     known = [OwnerProgress(0, stamp(9)), OwnerProgress(1, stamp(7))]
     with pytest.raises(UnavailableError):
         part.resume(0, None, known, next_batch=0)

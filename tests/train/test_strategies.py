@@ -266,10 +266,10 @@ class TestParameterServers:
         store = SimpleNamespace(name="rows", owners=None, steps_of_others=-1, refresh_newest_time=lambda: None)
         state: Any = SimpleNamespace(stores={"rows": store}, dense=None)
         strategy.attach(state)
-        assert strategy.count_step(0, stamp(0), under_way=0) == 1
+        assert strategy.count_step(0, stamp(0), in_flight=0) == 1
         store.steps_of_others = 10
-        assert strategy.count_step(1, stamp(1), under_way=0) == 12
-        assert strategy.count_step(20, stamp(2), under_way=0) == 20
+        assert strategy.count_step(1, stamp(1), in_flight=0) == 12
+        assert strategy.count_step(20, stamp(2), in_flight=0) == 20
 
     def test_it_refuses_a_session_that_only_looks(self) -> None:
         with pytest.raises(InvalidArgumentError, match="servers keep dense weights that are trained"):

@@ -60,7 +60,7 @@ def _run_bare(args: argparse.Namespace) -> int:
     with server:
         before = [signal.signal(number, lambda *_: server.stop(args.drain_seconds)) for number in _ENDINGS]
         try:
-            sys.stdout.write(_told(server, as_json=args.json) + "\n")
+            sys.stdout.write(_status_line(server, as_json=args.json) + "\n")
             sys.stdout.flush()
             server.wait()
         finally:
@@ -72,7 +72,7 @@ def _run_bare(args: argparse.Namespace) -> int:
 _ENDINGS = (signal.SIGTERM, signal.SIGINT)
 
 
-def _told(server: PsServer, *, as_json: bool) -> str:
+def _status_line(server: PsServer, *, as_json: bool) -> str:
     if as_json:
         fields = {
             "index": server.index,
@@ -83,10 +83,10 @@ def _told(server: PsServer, *, as_json: bool) -> str:
             "recovered_rows": None if server.recovered is None else server.recovered.rows,
         }
         return json.dumps(fields)
-    came_back = "" if server.recovered is None else f"; it recovered {server.recovered.rows} rows"
+    recovered = "" if server.recovered is None else f"; it recovered {server.recovered.rows} rows"
     return (
         f"parameter server {server.index} of {server.options.num_ps} serves on {server.address}"
-        f" (batches on {server.frame_address}){came_back}"
+        f" (batches on {server.frame_address}){recovered}"
     )
 
 

@@ -162,7 +162,7 @@ class Supervision:
         if ending is Ending.FAILED:
             self._fail(role, exit_code, told_ending(exit_code), now)
         elif self._is_missed(role, ending):
-            self._bring_back(role, exit_code, told_ending(exit_code) if reason is None else reason, now)
+            self._restart(role, exit_code, told_ending(exit_code) if reason is None else reason, now)
         else:
             life.state = _State.OVER
             self._was_stopped |= role.kind == "worker" and ending is not Ending.DONE
@@ -188,7 +188,7 @@ class Supervision:
             return False
         return self._are_workers_left() if role.kind == "ps" else not self._stops
 
-    def _bring_back(self, role: Role, exit_code: int, reason: str, now: float) -> None:
+    def _restart(self, role: Role, exit_code: int, reason: str, now: float) -> None:
         life = self._lives[role]
         well = now - life.started_at >= self.policy.healthy_seconds
         life.deaths = 1 if well else life.deaths + 1

@@ -164,7 +164,7 @@ class ModelStep:
         self._dense.step(stamp, step)
         self._pipeline.push(taken)
         in_flight = max(self._pipeline.in_flight, self._dense.in_flight)
-        self._advance(self._strategy.count_step(step, stamp, under_way=in_flight))
+        self._advance(self._strategy.count_step(step, stamp, in_flight=in_flight))
 
     def follow(self) -> None:
         """Makes a step of other processes, without a batch: takes their gradients, and follows their updates of rows.

@@ -88,7 +88,7 @@ class DevicePlacement:
         moved = iter(copies.tensors)
         return StagedFeatures(_mapped(features, lambda _: next(moved), host), copies)
 
-    def bring_back(self, result: StepResult) -> StepResult:
+    def to_host(self, result: StepResult) -> StepResult:
         """Returns the result in host memory, for callers that requested predictions."""
         result.loss = None if result.loss is None else result.loss.cpu()
         result.predictions = _mapped(result.predictions, lambda tensor: tensor.cpu(), ())

@@ -287,7 +287,7 @@ class Session:
             else:
                 result = self._step.look(batch_context, self.mode)
                 if self._placement is not None:
-                    self._placement.bring_back(result)
+                    self._placement.to_host(result)
             self.last = result
             self.collections.end_step()
         return result

@@ -305,7 +305,7 @@ class GradientStep:
         if self._pending is None:
             self._registry.drop(self._passes)
         else:
-            self._registry.close_handed_over(self._passes)
+            self._registry.close_submitted(self._passes)
 
     @property
     def _is_over(self) -> bool:

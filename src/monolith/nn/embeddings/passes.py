@@ -84,7 +84,7 @@ class BatchPass:
     """Whether the gradient is known to be finite."""
     is_taken: bool = False
     """Whether a step was made of the pass that is not applied yet."""
-    is_handed_over: bool = False
+    is_submitted: bool = False
     """Whether that step was submitted and the store has not answered yet: then the store ends the plan."""
     is_settled: bool = False
     """Whether the anchor has its gradient of the backward pass, too: if it has none later, gradients were cleared."""
@@ -263,13 +263,13 @@ class PassRegistry:
         """Marks these passes as submitted to the store."""
         with self._lock:
             for batch_pass in passes:
-                batch_pass.is_handed_over = True
+                batch_pass.is_submitted = True
 
     def give_back(self, passes: Sequence[BatchPass]) -> None:
         """Returns the passes of a step that was not applied to the next step."""
         with self._lock:
             for batch_pass in passes:
-                batch_pass.is_taken = batch_pass.is_handed_over = False
+                batch_pass.is_taken = batch_pass.is_submitted = False
 
     def close_applied(self, applied: Sequence[BatchPass]) -> None:
         """Ends these passes, which the store has applied, and older ones: stores apply batches in order."""
@@ -282,10 +282,10 @@ class PassRegistry:
             ]
             overtaken = [batch_pass for batch_pass in map(self._passes.pop, ended) if batch_pass not in applied]
         for batch_pass in overtaken:
-            if not batch_pass.is_handed_over:  # a submitted plan is ended by the store
+            if not batch_pass.is_submitted:  # a submitted plan is ended by the store
                 self._worker.discard(batch_pass.plan)
 
-    def close_handed_over(self, passes: Sequence[BatchPass]) -> None:
+    def close_submitted(self, passes: Sequence[BatchPass]) -> None:
         """Ends these submitted passes without waiting for the store's answer."""
         with self._lock:
             for key in [key for key, batch_pass in self._passes.items() if batch_pass in passes]:

@@ -9,8 +9,8 @@ It is a part of a delta log. Grammar and rules: docs/formats/recovery.md. Read `
     recording      interface between a server and its recorder
     recorder       writes an increment every few seconds
     chain          selects the states and the snapshot that restore rows; no I/O
-    recovering     recovers a server
-    keeping        reads the record at the start of a server, then continues it
+    recover        recovers a server from its record and the newest checkpoint
+    manager        recovers a server at its start, then continues its record
     old_files      copies a record of version 1 into the log
 """
 

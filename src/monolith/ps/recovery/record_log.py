@@ -187,7 +187,7 @@ class RecordLog:
                     return
         raise DataLossError(f"{self.title}: records {sorted(wanted)} are missing")
 
-    def forget(self) -> None:
+    def start_over(self) -> None:
         """Starts over; existing states stay in the log until the next one is durable."""
         self.states, self.last = {}, RecordedState()
         self._begin = 0 if self._writer is None else self._writer.last_number + 1
@@ -267,4 +267,4 @@ class RecordLog:
             self._writer.close()
             self._transport.withdraw(self.part, range(self._writer.generation + 1))
             self._writer = None
-        self.forget()
+        self.start_over()

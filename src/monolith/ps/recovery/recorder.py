@@ -1,4 +1,4 @@
-"""Appends the state of a server to its recovery record, periodically and in the background; `recovering` reads it."""
+"""Appends the state of a server to its recovery record, periodically and in the background; `recover` reads it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Followed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriorRecord:
-    """What the recorder has to know of a record to continue it."""
+    """The state of a record that the recorder needs to continue it."""
 
     followed: Mapping[str, Followed]
     dense_version: int

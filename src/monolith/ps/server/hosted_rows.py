@@ -265,19 +265,19 @@ class HostedStores:
                 rows = HostedRows(
                     name, agreement, place=self._place, life=life, frames=self._frames, recording=self.recording
                 )
-                self._take(rows)
+                self._add(rows)
             require_agreement(agreement, rows.agreement, store=name)
             rows.is_unclaimed = False
         if adopt and rows.life != life:
             rows.take_life(*life)
         return rows, is_new
 
-    def take_in(self, rows: Iterable[HostedRows], initialized: Iterable[str]) -> None:
+    def add_recovered(self, rows: Iterable[HostedRows], initialized: Iterable[str]) -> None:
         """Adds recovered stores and the owners that were initialized. Call it before the server accepts clients."""
         with self._lock:
             self._initialized.update(initialized)
             for share in rows:
-                self._take(share)
+                self._add(share)
 
     def find(self, name: str) -> HostedRows:
         """Returns the store of this name.
@@ -356,7 +356,7 @@ class HostedStores:
         for rows in stores:
             self._end(rows)
 
-    def _take(self, rows: HostedRows) -> None:
+    def _add(self, rows: HostedRows) -> None:
         if self.is_published:
             rows.publishing.follow()
         self._stores[rows.name] = rows

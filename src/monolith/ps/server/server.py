@@ -17,7 +17,7 @@ from monolith.job import CoordinatorService
 from monolith.observe import resident_bytes
 from monolith.ps.dense.shard import DenseShard
 from monolith.ps.dense.wire import WORDS
-from monolith.ps.recovery.keeping import RecoveryManager
+from monolith.ps.recovery.manager import RecoveryManager
 from monolith.ps.server.control_service import ControlService
 from monolith.ps.server.push_gates import DENSE_OWNER, Owner
 from monolith.rpc import (
@@ -159,9 +159,9 @@ class PsServer:
         self._credentials = options.credentials()
         self._frame_tls = self._credentials.frame_tls()
         # Recover before clients can connect: a worker must never see a server with only part of its rows.
-        self._keeping = RecoveryManager(options.recovery, (index, options.num_ps))
-        self._keeping.bring_back(self.dense)
-        with self._keeping.abandoned_on_error():
+        self._recovery = RecoveryManager(options.recovery, (index, options.num_ps))
+        self._recovery.recover(self.dense)
+        with self._recovery.abandoned_on_error():
             self.frames = self._start_frames()
         self._service = ControlService(
             place=(index, options.num_ps),
@@ -178,13 +178,13 @@ class PsServer:
             self._service.on_assign = self._take_place
         self._relay = FrameRelay(self.frames.adopt, self._credentials) if self._has_tls else None
         self.add_owner(DENSE_OWNER, Owner(self.dense.gate, self.dense.applied))
-        self._begin_keeping()
+        self._begin_recovery()
         self.coordinator = self._make_coordinator() if index == 0 else None
         """Coordinator of the job, on the first server only (the home server); None on the others."""
         self._control = self._make_control()
         self._closed = False
         try:
-            with self._keeping.starting():
+            with self._recovery.starting():
                 self.address = self._bind()
         except BaseException:
             self.close(0.0)
@@ -212,11 +212,11 @@ class PsServer:
     @property
     def recovered(self) -> Recovered | None:
         """What this server recovered at start; None: it started empty."""
-        return self._keeping.recovered
+        return self._recovery.recovered
 
     def write_record(self) -> bool:
         """Writes an increment of the recovery record now. Returns False if it was preempted or disabled."""
-        return self._keeping.write()
+        return self._recovery.write()
 
     def add_recovered_part(self, name: str, dump: Callable[[], bytes], load: Callable[[bytes], None]) -> None:
         """Adds a small state to the recovery record.
@@ -227,7 +227,7 @@ class PsServer:
                 block.
             load: Called immediately with the recovered bytes, if there are any.
         """
-        self._keeping.add_part(name, dump, load)
+        self._recovery.add_part(name, dump, load)
 
     def add_owner(self, name: str, owner: Owner) -> None:
         """Adds an owner of state; its pushes are held together with those to the rows."""
@@ -265,7 +265,7 @@ class PsServer:
         if self._relay is not None:
             self._relay.close()
         self._control.close(seconds)
-        self._keeping.close()
+        self._recovery.close()
         self._service.close()
 
     def __enter__(self) -> Self:
@@ -327,10 +327,10 @@ class PsServer:
             tls=self._frame_tls,
         )
 
-    def _begin_keeping(self) -> None:
+    def _begin_recovery(self) -> None:
         stores = self._service.stores
         stores.is_published = self.options.publishes
-        self._keeping.begin(stores, self.frames, self.dense)
+        self._recovery.begin(stores, self.frames, self.dense)
         self.add_recovered_part("delta_log", stores.log_positions, stores.take_log_positions)
         self._service.was_recovered = self.recovered is not None
         self.dense.on_resumed = partial(self._service.stores.mark_resumed, DENSE_OWNER)

@@ -288,12 +288,12 @@ class HedgedRequest:
     errors: list[OpError] = field(default_factory=list)
     """Errors of the failed replicas, in order."""
     _num_called: int = 0
-    _under_way: int = 0
+    _num_in_flight: int = 0
 
     def failed(self, error: OpError, now: float) -> str | None:
         """Records a failure; returns the replica to call instead, or None if there is none left."""
         self.errors.append(error)
-        self._under_way -= 1
+        self._num_in_flight -= 1
         return self.begin(now)
 
     def hedge(self, now: float) -> str | None:
@@ -310,7 +310,7 @@ class HedgedRequest:
     @property
     def is_lost(self) -> bool:
         """Whether no replica is left that could answer."""
-        return self._under_way == 0 and self._num_called == len(self.replicas)
+        return self._num_in_flight == 0 and self._num_called == len(self.replicas)
 
     def begin(self, now: float) -> str | None:
         """Returns the replica to call next; None if there is none left."""
@@ -319,6 +319,6 @@ class HedgedRequest:
             return None
         replica = self.replicas[self._num_called]
         self._num_called += 1
-        self._under_way += 1
+        self._num_in_flight += 1
         self.next_hedge = now + self.hedge_seconds if self._num_called < len(self.replicas) else None
         return replica

@@ -92,7 +92,7 @@ class ParameterServers(Strategy):
         """Looks after the memory of the servers; of the chief."""
         self._servers_back = servers_back
         self._metrics = MetricClient()
-        self._handed_over: deque[BatchStamp] = deque(maxlen=64)
+        self._submitted: deque[BatchStamp] = deque(maxlen=64)
         self._acknowledged: BatchStamp | None = None
         self._generation = 0
         """Generation of the restore that the acknowledged batches belong to."""
@@ -297,7 +297,7 @@ class ParameterServers(Strategy):
                 if new:
                     self._tell_lost(worker, server, new, is_counted=is_counted)
         self._generation = state.generation
-        self._handed_over.clear()
+        self._submitted.clear()
         self._acknowledged = acknowledged
         self._others = max(0, state.steps - found.next_seq)
         return found
@@ -316,13 +316,13 @@ class ParameterServers(Strategy):
 
     # Steps
 
-    def count_step(self, step: int, stamp: BatchStamp | None, *, under_way: int) -> int:
+    def count_step(self, step: int, stamp: BatchStamp | None, *, in_flight: int) -> int:
         """Returns the global step of the job: the steps of all workers that the servers have reported."""
         if stamp is None:
             return step + 1
-        self._handed_over.append(stamp)
-        if under_way < len(self._handed_over):
-            self._acknowledged = self._handed_over[-1 - under_way]
+        self._submitted.append(stamp)
+        if in_flight < len(self._submitted):
+            self._acknowledged = self._submitted[-1 - in_flight]
         heard = next((steps for counter in self._counters if (steps := counter()) >= 0), -1)
         if heard >= 0:
             self._others = heard
@@ -330,8 +330,8 @@ class ParameterServers(Strategy):
 
     def settled(self) -> None:
         """Records that all submitted updates are acknowledged."""
-        if self._handed_over:
-            self._acknowledged = self._handed_over[-1]
+        if self._submitted:
+            self._acknowledged = self._submitted[-1]
 
     # Losing and finding servers
 

@@ -201,13 +201,13 @@ class Strategy:
 
     # Steps
 
-    def count_step(self, step: int, stamp: BatchStamp | None, *, under_way: int) -> int:
+    def count_step(self, step: int, stamp: BatchStamp | None, *, in_flight: int) -> int:
         """Returns the global step after a step of this process.
 
         Args:
             step: The global step before it.
             stamp: Stamp of its batch.
-            under_way: Number of steps, including this one, whose update an owner has not acknowledged.
+            in_flight: Number of steps, including this one, whose update an owner has not acknowledged.
         """
         return step + 1
 

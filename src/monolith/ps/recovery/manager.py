@@ -10,7 +10,7 @@ from monolith.errors import OpError
 from monolith.ps.recovery.old_files import OldFiles
 from monolith.ps.recovery.record_log import RecordLog
 from monolith.ps.recovery.recorder import Recorder
-from monolith.ps.recovery.recovering import CameBack, recover
+from monolith.ps.recovery.recover import RecoveredServer, recover
 from monolith.ps.server.hosted_rows import HostedRows
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class RecoveryManager:
-    """The recovery of one server. Call `bring_back`, `begin`, `starting` and `close` in this order.
+    """The recovery of one server. Call `recover`, `begin`, `starting` and `close` in this order.
 
     Args:
         options: Location and interval of the record; None: no record.
@@ -37,12 +37,12 @@ class RecoveryManager:
         self._place = place
         self._log = None if options is None else RecordLog(options.folder, *place)
         self._old = None if options is None else OldFiles(options.folder, *place)
-        self._came_back = CameBack()
+        self._state = RecoveredServer()
         self._recorder: Recorder | None = None
         self.recovered: Recovered | None = None
-        """What was recovered; None: nothing."""
+        """Summary of the recovered state; None: nothing was recovered."""
 
-    def bring_back(self, dense: DenseShard) -> None:
+    def recover(self, dense: DenseShard) -> None:
         """Claims the record, and reads it.
 
         Raises:
@@ -59,14 +59,14 @@ class RecoveryManager:
             self._log.claim()
             self._old.copy_to(self._log)
             self._log.read()
-            self._came_back = recover(self._log, model_dir=self._options.model_dir)
-        if self._came_back.dense is not None:
+            self._state = recover(self._log, model_dir=self._options.model_dir)
+        if self._state.dense is not None:
             try:
-                dense.recover(self._came_back.dense)
+                dense.recover(self._state.dense)
             except OpError as error:
                 _log.warning("%s: the dense weights are not recovered: %s", self._log.title, error)
-                self._came_back.without_dense()
-        self.recovered = self._came_back.summary
+                self._state.without_dense()
+        self.recovered = self._state.summary
 
     def begin(self, stores: HostedStores, frames: FrameServer, dense: DenseShard) -> None:
         """Serves the recovered stores."""
@@ -84,9 +84,9 @@ class RecoveryManager:
                 recording=recorder,
                 recovered=(recovered.store, recovered.lineage),
             )
-            for recovered in self._came_back.rows
+            for recovered in self._state.stores
         ]
-        stores.take_in(rows, self._came_back.initialized)
+        stores.add_recovered(rows, self._state.initialized)
 
     @contextmanager
     def starting(self) -> Iterator[None]:
@@ -95,7 +95,7 @@ class RecoveryManager:
             yield
             if self._recorder is not None and self._old is not None:
                 self._old.remove()
-                self._recorder.start(self._came_back.prior)
+                self._recorder.start(self._state.prior)
 
     @contextmanager
     def abandoned_on_error(self) -> Iterator[None]:
@@ -115,8 +115,8 @@ class RecoveryManager:
 
     def add_part(self, name: str, dump: Callable[[], bytes], load: Callable[[bytes], None]) -> None:
         """Adds a small state to the record; loads its recovered bytes, if there are any."""
-        if name in self._came_back.parts:
-            load(self._came_back.parts[name])
+        if name in self._state.parts:
+            load(self._state.parts[name])
         if self._recorder is not None:
             self._recorder.add_part(name, dump)
 

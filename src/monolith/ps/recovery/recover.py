@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowsBack:
+class RecoveredStore:
     """A recovered store."""
 
     name: str
@@ -51,7 +51,7 @@ class RowsBack:
     """Step of the checkpoint; None: all rows came from the record."""
 
 
-def bring_rows_back(
+def restore_store(
     name: str,
     last: RowsEntry,
     plan: RowsPlan,
@@ -59,7 +59,7 @@ def bring_rows_back(
     log: RecordLog,
     states: Mapping[int, RecordedState],
     snapshot: tuple[str, int] | None,
-) -> RowsBack:
+) -> RecoveredStore:
     """Restores rows by a plan. REQUIRES: its records are intact.
 
     Args:
@@ -91,7 +91,7 @@ def bring_rows_back(
             core.raise_newest_time(table, newest)
     core.resume([stamp_to_core(stamp) for stamp in stamps.values()])
     store.history.mark_at(plan.end)
-    return RowsBack(
+    return RecoveredStore(
         name=name,
         agreement=agreement,
         store=store,
@@ -125,10 +125,10 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class CameBack:
+class RecoveredServer:
     """The recovered state of a server."""
 
-    rows: list[RowsBack] = field(default_factory=list)
+    stores: list[RecoveredStore] = field(default_factory=list)
     dense: CapturedDense | None = None
     initialized: frozenset[str] = frozenset()
     """Recovered owners that were initialized."""
@@ -146,21 +146,21 @@ class CameBack:
     @property
     def summary(self) -> Recovered | None:
         """Summary of the recovered state; None: nothing was recovered."""
-        if not self.rows and self.dense is None:
+        if not self.stores and self.dense is None:
             return None
-        stamps = {rows_owner(store.name): store.stamps for store in self.rows}
+        stamps = {rows_owner(store.name): store.stamps for store in self.stores}
         if self.dense is not None:
             stamps[DENSE_OWNER] = self.dense.stamps
-        steps = [store.step for store in self.rows if store.step is not None]
+        steps = [store.step for store in self.stores if store.step is not None]
         return Recovered(
             step=max(steps, default=None),
             seconds=self.seconds,
-            rows=sum(restored.store.stats().rows for restored in self.rows),
+            rows=sum(recovered.store.stats().rows for recovered in self.stores),
             stamps=stamps,
         )
 
 
-def recover(log: RecordLog, *, model_dir: str) -> CameBack:
+def recover(log: RecordLog, *, model_dir: str) -> RecoveredServer:
     """Returns the state of a server from its record and the newest checkpoint; logs what cannot be used.
 
     Args:
@@ -172,12 +172,12 @@ def recover(log: RecordLog, *, model_dir: str) -> CameBack:
     """
     began = time.monotonic()
     if not log.states:
-        return CameBack()
-    came_back = _Recovery(log, saved_tables(model_dir) if model_dir else []).run()
-    came_back.seconds = time.monotonic() - began
-    if came_back.summary is not None:
-        _log.info("%s: %s", log.title, came_back.summary)
-    return came_back
+        return RecoveredServer()
+    recovered = _Recovery(log, saved_tables(model_dir) if model_dir else []).run()
+    recovered.seconds = time.monotonic() - began
+    if recovered.summary is not None:
+        _log.info("%s: %s", log.title, recovered.summary)
+    return recovered
 
 
 class _Recovery:
@@ -189,22 +189,23 @@ class _Recovery:
         self._states = dict(log.states)
         self._last = log.last
         self._newest = checkpoints[0] if checkpoints else None
-        self._is_whole = True
+        self._is_complete = True
 
-    def run(self) -> CameBack:
+    def run(self) -> RecoveredServer:
         plans = self._plans()
-        rows = [store for name, plan in plans.items() if (store := self._rows(name, plan)) is not None]
+        stores = [store for name, plan in plans.items() if (store := self._store(name, plan)) is not None]
         dense = self._dense()
-        owners = {rows_owner(store.name) for store in rows} | ({DENSE_OWNER} if dense is not None else set())
+        owners = {rows_owner(store.name) for store in stores} | ({DENSE_OWNER} if dense is not None else set())
         parts = dict(self._states[max(self._states)].parts) if self._states else {}
-        came_back = CameBack(rows=rows, dense=dense, initialized=self._last.initialized & owners, parts=parts)
-        if self._is_whole and len(rows) == len(self._last.stores):
-            followed = {store.name: store.followed for store in rows}
-            came_back.prior = PriorRecord(followed=followed, dense_version=1, parts=parts)
+        initialized = self._last.initialized & owners
+        recovered = RecoveredServer(stores=stores, dense=dense, initialized=initialized, parts=parts)
+        if self._is_complete and len(stores) == len(self._last.stores):
+            followed = {store.name: store.followed for store in stores}
+            recovered.prior = PriorRecord(followed=followed, dense_version=1, parts=parts)
         else:
-            self._record.forget()  # the next increment has everything
-            came_back.prior = PriorRecord(followed={}, dense_version=-1, parts=parts)
-        return came_back
+            self._record.start_over()  # the next increment has everything
+            recovered.prior = PriorRecord(followed={}, dense_version=-1, parts=parts)
+        return recovered
 
     def _plans(self) -> dict[str, RowsPlan]:
         """Returns how to recover each store; skips damaged states and those after them."""
@@ -214,12 +215,12 @@ class _Recovery:
             bad = self._first_bad({name: plan for name, plan in plans.items() if plan is not None})
             if bad is None:
                 break
-            self._is_whole = False
+            self._is_complete = False
             self._states = {number: state for number, state in self._states.items() if number < bad}
         kept = {}
         for name, plan in plans.items():
             if plan is None or not self._is_of_newest(name):
-                self._leave_aside(name)
+                self._log_skipped(name)
             else:
                 kept[name] = plan
         return kept
@@ -228,7 +229,7 @@ class _Recovery:
         bad = set()
         for name, plan in plans.items():
             sections = {number: self._states[number].stores[name].section for number in plan.states}
-            bad |= {number for number, each in sections.items() if each and not self._record.is_intact(each.records)}
+            bad |= {number for number, part in sections.items() if part and not self._record.is_intact(part.records)}
             if plan.cut_at is not None:
                 bad.add(plan.cut_at)
         if bad:
@@ -239,7 +240,7 @@ class _Recovery:
         """Returns whether the newest checkpoint belongs to this history, or there is no checkpoint."""
         return self._newest is None or bool(self._newest.folders.keys() & self._last.stores[name].snapshots.keys())
 
-    def _leave_aside(self, name: str) -> None:
+    def _log_skipped(self, name: str) -> None:
         _log.warning(
             "%s: store %r is not recovered: its record is based on a deleted checkpoint, and %s. The server starts"
             " without its rows, and the chief restores them from the last checkpoint",
@@ -248,14 +249,14 @@ class _Recovery:
             "there is no other" if self._newest is None else f"'{self._newest.path}' is of another history",
         )
 
-    def _rows(self, name: str, plan: RowsPlan) -> RowsBack | None:
+    def _store(self, name: str, plan: RowsPlan) -> RecoveredStore | None:
         snapshot = None
         used = plan.filters_id if plan.snapshot_id is None else plan.snapshot_id
         if self._newest is not None and used is not None:
             snapshot = self._newest.folders[used], self._newest.step
         last = self._last.stores[name]
         try:
-            return bring_rows_back(name, last, plan, log=self._record, states=self._states, snapshot=snapshot)
+            return restore_store(name, last, plan, log=self._record, states=self._states, snapshot=snapshot)
         except UnreadableRecordError:
             raise
         except OpError as error:
@@ -268,7 +269,7 @@ class _Recovery:
             if entry is None or self._last.dense is None:
                 return None  # the weights were replaced at this point: earlier ones are invalid
             if not self._record.is_intact(entry.records):
-                self._is_whole = False
+                self._is_complete = False
                 _log.warning("%s: dense weights are damaged; earlier ones are recovered instead", self._title)
                 continue
             data, begin = room_for(entry.bytes), 0
