@@ -64,6 +64,7 @@ def test_one_word_more_fails_and_is_listed_with_its_line(
 @pytest.mark.parametrize(
     ("name", "text"),
     [
+        ("src/more.py", 'def f(anew: int) -> None:\n    """Starts.\n\n    Args:\n        anew: A number.\n    """\n'),
         ("scripts/run", "#!/usr/bin/env bash\necho anew 'starts # anew'\n"),
         ("scripts/data.toml", "# anew\n"),
         ("scripts/data", "anew\n"),

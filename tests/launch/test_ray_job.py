@@ -52,7 +52,7 @@ def test_news_come_in_their_order_and_once() -> None:
         await job.tell("worker 0", {"done": 1})
         await job.tell("worker 1", {"done": 2})
         news = await waiting + ([] if waiting.result()[1:] else await job.next_news())
-        assert news == [("told", "worker 0", {"done": 1}), ("told", "worker 1", {"done": 2})]
+        assert news == [("message", "worker 0", {"done": 1}), ("message", "worker 1", {"done": 2})]
 
     run(story())
 

@@ -123,12 +123,12 @@ def test_at_the_start_a_server_falls_back_to_a_version_that_passes(
     monkeypatch.setattr(export_versions, "try_export", judge)
     publish(exported, tmp_path, 1)
     source = ExportVersionSource(str(tmp_path))
-    source.open(1, frozen=False, beside=[]).close()
+    source.open(1, frozen=False, others=[]).close()
     assert tried == ["1"]  # the only version is tried, too
     publish(exported, tmp_path, 2)
     with pytest.raises(DataLossError, match="it crashed"):
-        source.open(2, frozen=False, beside=[])
-    source.open(1, frozen=False, beside=[]).close()
+        source.open(2, frozen=False, others=[])
+    source.open(1, frozen=False, others=[]).close()
     assert tried == ["1", "2", "1"]
 
 

@@ -232,10 +232,10 @@ class ClickStream(Dataset[Batch]):
 
     >>> stream = ClickStream(3000, batch_size=1000, seed=1)
     >>> with stream.read() as reading:
-    ...     batch, behind = next(reading), reading.position
+    ...     batch, position = next(reading), reading.position
     >>> batch
     Batch(1000 rows: user, item, tags, context, label, req_time)
-    >>> [len(rest["label"]) for rest in stream.read(behind)]
+    >>> [len(rest["label"]) for rest in stream.read(position)]
     [1000, 1000]
     """
 

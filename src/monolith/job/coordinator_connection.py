@@ -78,8 +78,8 @@ class CoordinatorConnection:
     def __init__(self, cluster: ServerChannels, join: messages.JoinRequest) -> None:
         self._cluster = cluster
         self._title = f"{join.seat.role} {join.seat.index}"
-        self._said = join
-        self._said.seat.token = secrets.randbits(63) | 1
+        self._join_request = join
+        self._join_request.seat.token = secrets.randbits(63) | 1
         self.progress = 0
         """Global step sent with the next renewal."""
         self._speaking = threading.RLock()  # guards the join request, which a member sends again when it rejoins
@@ -104,7 +104,7 @@ class CoordinatorConnection:
     @property
     def seat(self) -> messages.Seat:
         """Role, index and token of this member, for requests."""
-        return self._said.seat
+        return self._join_request.seat
 
     @property
     def state(self) -> JobState:
@@ -116,7 +116,7 @@ class CoordinatorConnection:
     def is_connected(self) -> bool:
         """Whether the state stream is open and the lease is renewed."""
         with self._changed:
-            limit = self._heard_at + self._said.lease_seconds
+            limit = self._heard_at + self._join_request.lease_seconds
             return self._is_connected and self._lost is None and time.monotonic() < limit
 
     def require(self) -> None:
@@ -186,22 +186,22 @@ class CoordinatorConnection:
             self._hear(state_in(answer.state))
         return answer
 
-    def say(self, request: messages.ChangeRequest, **said: Any) -> None:
+    def send_change(self, request: messages.ChangeRequest, **fields: Any) -> None:
         """Sends a change, and repeats it whenever this member rejoins.
 
         Args:
             request: The change.
-            said: Fields of `JoinRequest` to set for it; None clears a field.
+            fields: Fields of `JoinRequest` to set for it; None clears a field.
         """
         with self._speaking:
             self.require()
             before = messages.JoinRequest()
-            before.CopyFrom(self._said)
-            for name, value in said.items():
+            before.CopyFrom(self._join_request)
+            for name, value in fields.items():
                 if value is None:
-                    self._said.ClearField(name)
+                    self._join_request.ClearField(name)
                 else:
-                    setattr(self._said, name, value)
+                    setattr(self._join_request, name, value)
             try:
                 self._ask_known("Change", request)
             except NotFoundError:
@@ -209,7 +209,7 @@ class CoordinatorConnection:
             except (CancelledError, DeadlineExceededError, UnavailableError):
                 raise  # a recovered home server receives the change with the join request
             except OpError:
-                self._said.CopyFrom(before)
+                self._join_request.CopyFrom(before)
                 raise
 
     def close(self) -> None:
@@ -218,9 +218,9 @@ class CoordinatorConnection:
             if self._is_closed:
                 return
             self._is_closed = True
-            under_way = [*self._calls, *([] if self._stream is None else [self._stream])]
+            in_flight = [*self._calls, *([] if self._stream is None else [self._stream])]
             self._changed.notify_all()
-        for call in under_way:
+        for call in in_flight:
             call.cancel()
         with suppress(OpError):
             request = messages.SeatRequest(seat=self.seat)
@@ -245,9 +245,9 @@ class CoordinatorConnection:
             time.sleep(min(_ASK_AGAIN_SECONDS, answer.seconds_left + 0.001))
 
     def _join(self, timeout_seconds: float | None = None) -> messages.JoinResponse:
-        answer: messages.JoinResponse = self._ask_home("Join", self._said, timeout_seconds)
+        answer: messages.JoinResponse = self._ask_home("Join", self._join_request, timeout_seconds)
         if not answer.taken:
-            self._said.incarnation = answer.incarnation
+            self._join_request.incarnation = answer.incarnation
             self._hear(state_in(answer.state), is_new=True)
         return answer
 
@@ -316,11 +316,11 @@ class CoordinatorConnection:
                 self._announce()
 
     def _keep_lease(self) -> End | None:
-        every = self._said.lease_seconds / _RENEWALS_PER_LEASE
+        every = self._join_request.lease_seconds / _RENEWALS_PER_LEASE
         begun = time.monotonic()
         try:
             request = messages.RenewRequest(seat=self.seat, progress=self.progress)
-            self._ask_home("Renew", request, self._said.lease_seconds)
+            self._ask_home("Renew", request, self._join_request.lease_seconds)
             with self._changed:
                 self._heard_at = begun
         except NotFoundError:
@@ -356,10 +356,10 @@ class CoordinatorConnection:
             self._state = state
             self._heard_at = max(self._heard_at, time.monotonic()) if is_new else self._heard_at
             own = state.member(self.seat.role, self.seat.index)
-            if own is not None and own.incarnation > self._said.incarnation:
+            if own is not None and own.incarnation > self._join_request.incarnation:
                 self._lost = self._lost or AbortedError(
                     f"job: {self._title} is the process at {own.address or 'an unknown address'} by now, as incarnation"
-                    f" {own.incarnation}, and this one was {self._said.incarnation}; start it again"
+                    f" {own.incarnation}, and this one was {self._join_request.incarnation}; start it again"
                 )
             self._changed.notify_all()
             callbacks = list(self._on_barrier) if state.barrier_placed != before.barrier_placed else []

@@ -63,7 +63,7 @@ class JobBarrier:
             BarrierAlreadyPlacedError: the barrier is placed already.
         """
         try:
-            self._line.say(messages.ChangeRequest(place_barrier=action), placed_action=action)
+            self._line.send_change(messages.ChangeRequest(place_barrier=action), placed_action=action)
         except AlreadyExistsError as error:
             raise BarrierAlreadyPlacedError(error.message) from error
         except (DeadlineExceededError, UnavailableError):
@@ -74,7 +74,7 @@ class JobBarrier:
 
     def remove_barrier(self) -> None:
         """Removes the barrier, if it is placed."""
-        self._line.say(messages.ChangeRequest(remove_barrier=True), placed_action=None)
+        self._line.send_change(messages.ChangeRequest(remove_barrier=True), placed_action=None)
 
     def is_barrier_placed(self) -> bool:
         """Returns whether the barrier is placed, by the last received state; makes no call."""
@@ -88,14 +88,14 @@ class JobBarrier:
     def enter(self, index: int) -> str:
         """Marks this worker as waiting, and returns the action of the barrier."""
         self._require_own(index)
-        self._line.say(messages.ChangeRequest(waits=True), waits=True)
+        self._line.send_change(messages.ChangeRequest(waits=True), waits=True)
         return self._line.state.barrier_action
 
     def leave(self, index: int) -> None:
         """Marks this worker as running; an unreachable home server receives it after it recovers."""
         self._require_own(index)
         with suppress(UnavailableError, DeadlineExceededError):
-            self._line.say(messages.ChangeRequest(waits=False), waits=False)
+            self._line.send_change(messages.ChangeRequest(waits=False), waits=False)
 
     def get_blocked_indices(self) -> list[int]:
         """Returns the workers that wait; includes 0 while the barrier is placed."""
@@ -344,7 +344,7 @@ class JobFlags:
         """Sets one flag; a worker sets only its own."""
         request = messages.ChangeRequest(flag=messages.Flag(index=index, value=value))
         if index > 0 and index == self._line.seat.index:
-            self._line.say(request, trains=value)
+            self._line.send_change(request, trains=value)
         else:
             self._line.ask("Change", request)
 

@@ -74,7 +74,7 @@ class MergedLog:
     >>> log = MergedLog(print, [Role("ps", 0), Role("worker", 0)])
     >>> log.line(Role("ps", 0), "serves")
     [ps 0]     serves
-    >>> log.tell("both are running")
+    >>> log.launcher_line("both are running")
     [job]      both are running
     """
 
@@ -88,7 +88,7 @@ class MergedLog:
         colours = _COLOURS[role.kind]
         self._put(str(role), text, f"\x1b[{colours[role.index % len(colours)]}m")
 
-    def tell(self, text: str) -> None:
+    def launcher_line(self, text: str) -> None:
         """Writes a line of the launcher."""
         self._put("job", text, _BOLD)
 

@@ -112,7 +112,7 @@ class LocalLauncher:
                 if role in self._processes:
                     self._processes[role].send(number)
             case Say(text):
-                log.tell(text)
+                log.launcher_line(text)
 
     def _wait(self, log: MergedLog, view: JobView) -> None:
         """Waits for an event: output, a message, the end of a process, a signal, or a deadline."""
@@ -125,7 +125,7 @@ class LocalLauncher:
                 self._hear(self._processes[key.data], key.fd, log, view)
         while self._signals:
             number = signal.Signals(self._signals.pop(0))
-            log.tell(f"got {number.name}")
+            log.launcher_line(f"got {number.name}")
             self._supervision.stop(self._clock.monotonic())
         for process in [process for process in self._processes.values() if process.has_ended]:
             self._bury(process, log, view)

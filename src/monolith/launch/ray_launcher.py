@@ -117,7 +117,7 @@ class RayLauncher:
             stack.callback(self._end_job)
             places = RayPlaces(self._ray, self._plan)
             stack.callback(places.close)
-            if not places.wait(log.tell, lambda: not self._signals):
+            if not places.wait(log.launcher_line, lambda: not self._signals):
                 return INTERRUPTED
             stack.callback(self._end_all)
             self._news = self._job.next_news.remote()
@@ -127,7 +127,7 @@ class RayLauncher:
                 if self._supervision.is_over:
                     break
                 self._wait(log, view)
-                places.tell_of_missing(log.tell)
+                places.tell_of_missing(log.launcher_line)
             self._hear_the_last(view)
             self.result = view.result
         return self._supervision.exit_code
@@ -146,7 +146,7 @@ class RayLauncher:
             case Send(role, number):
                 self._job.send.remote(str(role), int(number))
             case Say(text):
-                log.tell(text)
+                log.launcher_line(text)
 
     def _new_actor(self, role: Role, places: RayPlaces) -> Any:
         options = self._plan.options
@@ -186,13 +186,13 @@ class RayLauncher:
             else:
                 self._bury(ref, log, view)
         while self._signals:
-            log.tell(f"got {signal.Signals(self._signals.pop(0)).name}")
+            log.launcher_line(f"got {signal.Signals(self._signals.pop(0)).name}")
             self._supervision.stop(self._clock.monotonic())
 
     def _hear(self, news: News, view: JobView) -> None:
         kind, name, said = news
         role = self._roles[name]
-        if kind == "told":
+        if kind == "message":
             if isinstance(code := said.get("exit_code"), int):
                 self._exit_codes[role] = code
             elif isinstance(step := said.get("done"), int):
@@ -221,7 +221,7 @@ class RayLauncher:
             exit_code, reason = _DIED, _GONE
             self._actors.pop(role, None)
         except self._ray.exceptions.RayError as error:
-            log.tell(f"{role}: {error}")
+            log.launcher_line(f"{role}: {error}")
             exit_code = _FAILED
         view.gone(role)
         self._supervision.ended(role, exit_code, self._clock.monotonic(), reason=reason)
@@ -236,7 +236,7 @@ class RayLauncher:
         with contextlib.suppress(self._ray.exceptions.RayError):
             self._ray.get(self._job.end.remote(), timeout=_END_SECONDS)
             for event in self._ray.get(self._news, timeout=_END_SECONDS):
-                if event[0] == "told":
+                if event[0] == "message":
                     self._hear(event, view)
 
     def _end_job(self) -> None:
@@ -265,7 +265,7 @@ def _on_ray(plan: LaunchPlan, job_name: str) -> LaunchPlan:
 
 
 News: TypeAlias = tuple[str, str, Any]
-"""Kind of event (``started`` or ``told``), the role, and the id of the started process or the message."""
+"""Kind of event (``started`` or ``message``), the role, and the id of the started process or the message."""
 
 
 class JobActor(RegistryActor):
@@ -300,7 +300,7 @@ class JobActor(RegistryActor):
     async def tell(self, role: str, message: Mapping[str, Any]) -> None:
         """Called by a role: sends progress or a result to the launcher."""
         async with self._changed:
-            self._add(("told", role, dict(message)))
+            self._add(("message", role, dict(message)))
 
     async def next_news(self) -> list[News]:
         """Called by the launcher: waits for events, and returns those since the last call."""

@@ -105,7 +105,7 @@ class _StandardErrorHandler(logging.StreamHandler[TextIO]):
         logging.Handler.__init__(self)
 
     @property
-    def stream(self) -> TextIO:  # type: ignore[override]  # an attribute there, looked up anew here
+    def stream(self) -> TextIO:  # type: ignore[override]  # an attribute in the base class; a property follows changes of sys.stderr
         return sys.stderr
 
 

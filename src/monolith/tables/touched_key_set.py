@@ -114,7 +114,7 @@ class TouchedKeySet:
 
 def _whole_number(value: object, name: str) -> int:
     try:
-        number = operator.index(value)  # type: ignore[arg-type]  # that it can fail is why it is asked
+        number = operator.index(value)  # type: ignore[arg-type]  # raises TypeError without `__index__`
     except TypeError:
         number = None
     if number is None or isinstance(value, bool):

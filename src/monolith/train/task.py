@@ -142,7 +142,7 @@ class Task:
         ...         self.emb = ml.Embeddings({"user": ml.Slot(dim=4), "item": ml.Slot(dim=4)})
         ...     def model_fn(self, features, mode):
         ...         rows = self.emb(features)
-        ...         self.add_extra_output("user_vector", rows["user"])  # asked with a user alone
+        ...         self.add_extra_output("user_vector", rows["user"])  # computed from the user alone
         ...         return ml.train.Spec(predictions=(rows["user"] * rows["item"]).sum(1))
         """
         outputs_by_name = self.ctx.extra_outputs

@@ -1,4 +1,4 @@
-"""Tasks around another task: one that knows the end of its data, and one that writes features instead of training."""
+"""Wrappers of tasks: one detects the end of its data, and one writes features instead of training."""
 
 from __future__ import annotations
 

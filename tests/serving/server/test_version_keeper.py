@@ -34,7 +34,7 @@ class Source:
     def numbers(self) -> list[int]:
         return sorted(self.known)
 
-    def open(self, number: int, *, frozen: bool, beside: Sequence[Any]) -> SmallModel:
+    def open(self, number: int, *, frozen: bool, others: Sequence[Any]) -> SmallModel:
         if number not in self.known:
             raise NotFoundError(f"there is no version {number}")
         self.opened.append((number, frozen))

@@ -1,4 +1,4 @@
-"""The rows `insert`, `memory`, `one_id` and `restore`: what one table costs, without another library beside it."""
+"""The rows `insert`, `memory`, `one_id` and `restore`: costs of one table, not compared with another library."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ FIRST_LOOKUP_TIMEOUT_SECONDS = 30.0
 """For a name without an earlier lookup: the agent may have to fetch it, which takes longer than a refresh."""
 
 
-class ConsulException(UnavailableError):  # noqa: N818  # the name that callers know
+class ConsulException(UnavailableError):  # noqa: N818  # the public name
     """The agent refused a request; ``status`` is the HTTP status of its response."""
 
     def __init__(self, message: str, status: int = 0) -> None:

@@ -42,7 +42,7 @@ def is_ipv6_only() -> bool:
     return not ipv4_addr
 
 
-def default_zk_servers(use_ipv6: bool = False) -> str:  # noqa: FBT001, FBT002, RUF100  # the signature that callers know
+def default_zk_servers(use_ipv6: bool = False) -> str:  # noqa: FBT001, FBT002, RUF100  # the public signature
     """Returns the built-in servers as a connection string; empty, since none are built in."""
     hosts = _HOSTS_IPV6 if use_ipv6 or is_ipv6_only() else _HOSTS
     return ",".join(concat_ip_and_port(host, _PORT) for host in hosts)

@@ -53,7 +53,7 @@ class Reading(Closing, ABC, Generic[T_co]):
         return self
 
     def __del__(self) -> None:
-        try:  # noqa: SIM105 - at interpreter shutdown `suppress` is gone
+        try:  # noqa: SIM105 - `suppress` is already deleted at interpreter shutdown
             self.close()
         except Exception:  # noqa: BLE001, S110 - not fully constructed, or at interpreter shutdown
             pass

@@ -84,7 +84,7 @@ class KafkaTail:
         part: Part whose records are read; None: all records of the partition.
         number: The first number to read; None: all.
         partition: Partition to read; None: that of the part.
-        whole: Whether to reassemble records from pieces; otherwise each message is returned as it is.
+        reassembles: Whether to reassemble records from pieces; otherwise each message is returned as it is.
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class KafkaTail:
         number: int | None,
         *,
         partition: Partition | None = None,
-        whole: bool = True,
+        reassembles: bool = True,
     ) -> None:
         self._part = part
         self._start = number
-        self._whole = whole
+        self._reassembles = reassembles
         self._assembly: dict[str, Assembly] = {}
         self._transport = transport
         self._client: KafkaClient | None = None
@@ -120,7 +120,7 @@ class KafkaTail:
             self.where = f"topic '{message.topic()}', partition {message.partition()}, offset {message.offset()}"
             key = (message.key() or b"").decode(errors="replace")
             value = message.value() or b""
-            if not self._whole and key:
+            if not self._reassembles and key:
                 self.last_part = key
                 return value
             header = PieceHeader.of(message)

@@ -133,7 +133,7 @@ class KafkaTransport(Transport):
         """Returns the contents of the last message of each name."""
         documents: dict[str, bytes] = {}
         try:
-            reading = KafkaTail(self, None, None, partition=Partition(self.topic + _DOCUMENTS, 0), whole=False)
+            reading = KafkaTail(self, None, None, partition=Partition(self.topic + _DOCUMENTS, 0), reassembles=False)
         except NotFoundError:
             return {}
         try:

@@ -1,4 +1,4 @@
-"""Consistent cuts of the rows on all servers, and restores: of all servers at once, or of lost ones."""
+"""Consistent cuts of the rows on all servers, and restores of all servers together or of lost ones."""
 
 from __future__ import annotations
 

@@ -38,13 +38,13 @@ class VersionSource(Protocol):
     def numbers(self) -> list[int]:
         """Returns the numbers of the available versions, ascending."""
 
-    def open(self, number: int, *, frozen: bool, beside: Sequence[Any]) -> Any:
+    def open(self, number: int, *, frozen: bool, others: Sequence[Any]) -> Any:
         """Opens a version as a `ServedModel`.
 
         Args:
             number: Number of the version.
             frozen: Whether it is served as exported.
-            beside: Other open versions, whose rows may be shared.
+            others: Other open versions, whose rows may be shared.
 
         Raises:
             NotFoundError: the version does not exist.
@@ -76,12 +76,12 @@ class ExportVersionSource(ExportVersions):
         """Whether a log was given."""
         return self._follow is not None
 
-    def open(self, number: int, *, frozen: bool, beside: Sequence[Any]) -> Predictor:
+    def open(self, number: int, *, frozen: bool, others: Sequence[Any]) -> Predictor:
         """Opens a predictor fixed to this version."""
         path = self.path_of(number)
-        others = [other for other in beside if isinstance(other, Predictor)]
+        predictors = [other for other in others if isinstance(other, Predictor)]
         follow = None if frozen else self._follow
-        predictor = Predictor(path, follow=follow, gate=self._gate, beside=others, trial=True)
+        predictor = Predictor(path, follow=follow, gate=self._gate, beside=predictors, trial=True)
         if predictor.version.export != number:
             predictor.close()
             raise FailedPreconditionError(

@@ -229,8 +229,8 @@ class VersionManager:
             raise
 
     def _open(self, number: int, *, frozen: bool) -> ServedModel:
-        with self._borrowed() as beside:
-            model: ServedModel = self.source.open(number, frozen=frozen, beside=beside)
+        with self._borrowed() as others:
+            model: ServedModel = self.source.open(number, frozen=frozen, others=others)
         return model
 
     @contextmanager

@@ -1,7 +1,7 @@
-"""What `HashTable` and `TableGroup` share: calls on all tables of a store, updates without worker and stamp, pooling.
+"""Shared code of `HashTable` and `TableGroup`: calls on all tables, updates without worker or stamp, pooling.
 
-Ragged batches are pooled per example: `Pooling` tells which ids count, `GradientRows` which gradient row each of them
-learns from. Dims: B examples, n ids, D dim of a row, N of first-n::
+Ragged batches are pooled per example: `Pooling` selects the ids that count, and `GradientRows` the gradient row of each
+of these ids. Dims: B examples, n ids, D dim of a row, N of first-n::
 
     ids        [ 7 3 | | 9 9 4 ]          row_splits [0, 2, 2, 5]
     sum, mean  [B, D]                     sqrtn: the sum / √n, n ids of an example

@@ -70,10 +70,10 @@ class InstantiableParams(Params):
 
 def constructor_parameters(cls: type) -> dict[str, inspect.Parameter]:
     """Returns the arguments of the constructor by name, without self, ``*args`` and ``**kwargs``."""
-    if cls.__init__ is object.__init__:  # type: ignore[misc]  # looked at, not called
+    if cls.__init__ is object.__init__:  # type: ignore[misc]  # inspected, not called
         return {}
     collecting = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # looked at, not called
+    signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # inspected, not called
     named = [parameter for parameter in signature.parameters.values() if parameter.kind not in collecting]
     return {parameter.name: parameter for parameter in named if parameter.name not in {"self", "cls"}}
 
@@ -137,7 +137,7 @@ def _owners_by_name(bag: Params) -> dict[str, Params]:
 
 
 def _takes_any_keyword(cls: type) -> bool:
-    if cls.__init__ is object.__init__:  # type: ignore[misc]  # looked at, not called
+    if cls.__init__ is object.__init__:  # type: ignore[misc]  # inspected, not called
         return False
-    signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # looked at, not called
+    signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # inspected, not called
     return any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in signature.parameters.values())

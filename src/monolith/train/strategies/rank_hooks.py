@@ -48,7 +48,7 @@ def _exchange_hooks(steps: RankSteps, config: TrainerConfig) -> list[Hook]:
             slot=settings.alltoall_metrics_slot,
             every_steps=every_steps or 1,
             log_dir=config.model_dir if writes else None,
-            tells=steps.is_first and every_steps is not None,
+            writes=steps.is_first and every_steps is not None,
         )
     ]
 
@@ -62,7 +62,7 @@ class AlltoallMetricsHook(Hook):
         slot: A table whose ids are counted, too.
         every_steps: Steps between records.
         log_dir: Folder of event files; None: no event files.
-        tells: Whether this rank writes; the others only check that the slot exists.
+        writes: Whether this rank writes; the others only check that the slot exists.
     """
 
     def __init__(
@@ -72,9 +72,9 @@ class AlltoallMetricsHook(Hook):
         slot: str | None = None,
         every_steps: int,
         log_dir: str | None,
-        tells: bool = True,
+        writes: bool = True,
     ) -> None:
-        self._tells = tells
+        self._writes = writes
         self._stores = stores
         self._slot = slot
         self._every_steps = every_steps
@@ -92,7 +92,7 @@ class AlltoallMetricsHook(Hook):
                 f"option enable_alltoall_metrics_for_slot must name a table of the model, one of {sorted(tables)}, got"
                 f" {self._slot!r}"
             )
-        for number, store in enumerate(stores if self._tells else ()):
+        for number, store in enumerate(stores if self._writes else ()):
             has_slot = self._slot in [table.name for table in store.schema.tables]
             prefix = f"{store.name}/" if number else ""
             store.watch_alltoall(partial(self._last.__setitem__, prefix), slot=self._slot if has_slot else None)
