@@ -1,14 +1,16 @@
-// Adagrad's rule, shared by its plain and its dynamic-weight-decay form. Pure functions on one locked row.
+// Adagrad, and what its form with dynamic weight decay shares with it.
 //
-// A run is a sequence of consecutive dims that share one accumulator (hessian compression); `run` = 1 is the plain
-// rule. Decay is coupled (added to the gradient, and so to the accumulator) or decoupled (it shrinks the weight
-// directly).
+// A run is a sequence of consecutive dims that share one accumulator (hessian compression); without compression the
+// rule is elementwise. Decay is coupled (added to the gradient, and so to the accumulator) or decoupled (it shrinks the
+// weight directly).
 #pragma once
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 
 #include "optimizer/row_math.h"
+#include "optimizer/row_rule.h"
 
 namespace monolith {
 
@@ -31,20 +33,16 @@ inline float AdagradWeight(float weight, float direction, float scale, const Ada
 }
 
 template <bool kDecoupled>
-void AdagradByDim(float* __restrict weights, float* __restrict norms, const float* __restrict gradient, int dim,
-                  const AdagradStep step) {
-  for (int i = 0; i < dim; ++i) {
-    const float direction = AdagradDirection<kDecoupled>(gradient[i], weights[i], step.decay);
-    const float norm = norms[i] + direction * direction;
-    norms[i] = norm;
-    const float scale = step.learning_rate / AsDivisor(std::sqrt(norm));
-    weights[i] = AdagradWeight<kDecoupled>(weights[i], direction, scale, step);
-  }
+inline void LearnAdagrad(const AdagradStep& step, float gradient, float& weight, float& norm) {
+  const float direction = AdagradDirection<kDecoupled>(gradient, weight, step.decay);
+  norm = norm + direction * direction;
+  const float scale = step.learning_rate / AsDivisor(std::sqrt(norm));
+  weight = AdagradWeight<kDecoupled>(weight, direction, scale, step);
 }
 
 template <bool kDecoupled>
-void AdagradByRun(float* __restrict weights, float* __restrict norms, const float* __restrict gradient, int dim,
-                  int run, const AdagradStep step) {
+void LearnAdagradRuns(const AdagradStep step, float* __restrict weights, float* __restrict norms,
+                      const float* __restrict gradient, int dim, int run) {
   for (int begin = 0, k = 0; begin < dim; ++k) {
     const int end = begin + std::min(run, dim - begin);
     double sum = 0.0;
@@ -62,13 +60,33 @@ void AdagradByRun(float* __restrict weights, float* __restrict norms, const floa
   }
 }
 
-template <bool kDecoupled>
-void ApplyAdagrad(float* weights, float* norms, const float* gradient, int dim, int run, const AdagradStep& step) {
-  if (run == 1) {
-    AdagradByDim<kDecoupled>(weights, norms, gradient, dim, step);
-  } else {
-    AdagradByRun<kDecoupled>(weights, norms, gradient, dim, run, step);
+// State: norm[dim].
+struct AdagradRule : ElementwiseRule {
+  static constexpr int kMembers = 1;
+
+  float InitialMember(int) const { return initial; }
+  AdagradStep Begin(const UpdateContext& context, const std::byte*) const { return {context.learning_rate, decay}; }
+  void Learn(const AdagradStep& step, float gradient, float& weight, float& norm) const {
+    LearnAdagrad<false>(step, gradient, weight, norm);
   }
-}
+
+  float initial;
+  float decay;
+};
+
+// State: norm[ceil(dim / run)].
+struct AdagradRunRule {
+  int StateBytes(int dim) const { return AdagradAccumulators(dim, run) * kFloatBytes; }
+  void InitState(std::byte* state, int dim) const {
+    std::fill_n(Floats(state), AdagradAccumulators(dim, run), initial);
+  }
+  void Learn(const UpdateContext& context, float* weights, std::byte* state, const float* gradient, int dim) const {
+    LearnAdagradRuns<false>({context.learning_rate, decay}, weights, Floats(state), gradient, dim, run);
+  }
+
+  float initial;
+  float decay;
+  int run;
+};
 
 }  // namespace monolith

@@ -1,6 +1,7 @@
 #include <utility>
 #include <vector>
 
+#include "optimizer/delay_compensation_rule.h"
 #include "optimizer/kernels.h"
 
 namespace monolith {
@@ -9,7 +10,7 @@ namespace {
 void Compensate(float* __restrict result, const float* __restrict gradient, const float* __restrict weights,
                 const float* __restrict latest, int dim, float lambda) {
   for (int i = 0; i < dim; ++i) {
-    result[i] = gradient[i] + lambda * (gradient[i] * gradient[i]) * (weights[i] - latest[i]);
+    result[i] = CompensatedGradient(gradient[i], weights[i], latest[i], lambda);
   }
 }
 

@@ -1,5 +1,4 @@
 #include <cmath>
-#include <limits>
 #include <string>
 #include <utility>
 
@@ -18,14 +17,6 @@ void RequireFloats(const std::string& kind, const Params& params) {
 }
 
 }  // namespace
-
-int CountParameter(const Params& params, const std::string& name) {
-  const double value = params.Get(name);
-  if (value < 1.0 || value > std::numeric_limits<int>::max() || value != std::floor(value)) {
-    throw Error(Code::kInvalidArgument, name + " must be an integer >= 1, got " + std::to_string(value));
-  }
-  return static_cast<int>(value);
-}
 
 std::unique_ptr<RowOptimizer> MakeRowOptimizer(const std::string& kind, int dim, const Params& params) {
   const RowOptimizerKind& found = RowOptimizerKindNamed(kind);

@@ -1,22 +1,24 @@
-// Shared by FTRL and its group form: parameters, state (norm[dim], zero[dim]) and the accumulation of evidence. Pure
-// functions on one locked row.
-//
-// The caller must skip an update with learning rate 0: the rule divides by it.
+// FTRL, and what its group form shares with it.
 #pragma once
 
-#include <algorithm>
+#include <cmath>
 
-#include "base/params.h"
 #include "optimizer/row_math.h"
+#include "optimizer/row_rule.h"
 
 namespace monolith {
 
-struct FtrlRule {
-  explicit FtrlRule(const Params& params)
-      : initial(params.GetFloat("initial_accumulator_value")),
-        beta(params.GetFloat("beta")),
-        l1(params.GetFloat("l1_regularization_strength")),
-        l2(params.GetFloat("l2_regularization_strength")) {}
+// REQUIRES of all functions: a learning rate other than 0, by which the rule divides.
+struct FtrlParameters {
+  // The evidence z of one dim after a gradient; `root` is the root of the accumulator before it and `next_root` after
+  // it.
+  static float NextEvidence(float zero, float gradient, float weight, float root, float next_root,
+                            float learning_rate) {
+    const float shift = (next_root - root) / learning_rate;
+    return zero + gradient - shift * weight;
+  }
+
+  float Divisor(float root, float learning_rate) const { return AsDivisor(root) + beta + l2 * learning_rate; }
 
   float initial;
   float beta;
@@ -24,21 +26,21 @@ struct FtrlRule {
   float l2;
 };
 
-inline int FtrlStateBytes(int dim) { return 2 * dim * kFloatBytes; }
+// State: norm[dim], zero[dim].
+struct FtrlRule : ElementwiseRule, FtrlParameters {
+  static constexpr int kMembers = 2;
+  static constexpr bool kDividesByRate = true;
 
-inline void InitFtrlState(std::byte* state, int dim, const FtrlRule& rule) {
-  std::fill_n(Floats(state), dim, rule.initial);
-  std::fill_n(Floats(state) + dim, dim, 0.0f);
-}
-
-// The evidence z of one dim after a gradient; `root` is the root of the accumulator before it and `next_root` after it.
-inline float FtrlEvidence(float zero, float gradient, float weight, float root, float next_root, float learning_rate) {
-  const float shift = (next_root - root) / learning_rate;
-  return zero + gradient - shift * weight;
-}
-
-inline float FtrlDivisor(float root, float learning_rate, const FtrlRule& rule) {
-  return AsDivisor(root) + rule.beta + rule.l2 * learning_rate;
-}
+  float InitialMember(int member) const { return member == 0 ? initial : 0.0f; }
+  void Learn(float learning_rate, float gradient, float& weight, float& norm, float& zero) const {
+    const float next_norm = norm + gradient * gradient;
+    const float root = std::sqrt(next_norm);
+    zero = NextEvidence(zero, gradient, weight, std::sqrt(norm), root, learning_rate);
+    norm = next_norm;
+    // Written so that a NaN stays visible and does not become a weight of 0.
+    const float beyond = Choose(std::abs(zero) <= l1, 0.0f, std::copysign(l1, zero) - zero);
+    weight = learning_rate * beyond / Divisor(root, learning_rate);
+  }
+};
 
 }  // namespace monolith

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <memory>
-#include <string>
 
 #include "base/params.h"
 #include "optimizer/kinds.h"
@@ -26,9 +25,6 @@ RowOptimizerMaker MakeMovingAverage;
 RowOptimizerMaker MakeRmsprop;
 RowOptimizerMaker MakeRmspropV2;
 RowOptimizerMaker MakeBatchSoftmax;
-
-// Returns a parameter that is a count. Throws kInvalidArgument unless it is an integer from 1 to 2^31 - 1.
-int CountParameter(const Params& params, const std::string& name);
 
 // Passes g + lambda * g^2 * (w - latest) to the base; the plain gradient when the call has no latest weights.
 std::unique_ptr<RowOptimizer> CompensateDelay(std::unique_ptr<RowOptimizer> base, float lambda);

@@ -44,6 +44,7 @@ inline double SumOfSquares(const float* __restrict values, int count) {
 }
 
 inline float* Floats(std::byte* state) { return reinterpret_cast<float*>(state); }
+inline const float* Floats(const std::byte* state) { return reinterpret_cast<const float*>(state); }
 
 // An 8-byte member of the state, which is only 4-byte aligned.
 inline int64_t LoadStep(const std::byte* bytes) {

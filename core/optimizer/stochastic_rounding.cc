@@ -1,30 +1,14 @@
 #include <algorithm>
-#include <cfloat>
-#include <cmath>
 #include <utility>
 
-#include "base/half.h"
 #include "base/random.h"
 #include "optimizer/kernels.h"
-#include "optimizer/row_math.h"
+#include "optimizer/stochastic_rounding_rule.h"
 
 namespace monolith {
 namespace {
 
 constexpr int kChunk = 64;
-constexpr float kLargestHalf = 65504.0f;
-
-// Rounds to one of the two halves around `weight`: the upper with a probability equal to the relative distance of the
-// weight from the lower. A representable weight (also an infinite one) stays; a finite one beyond the range becomes the
-// largest half. The products and differences below are exact: neighbouring halves are a power of two apart.
-inline float RoundToHalf(float weight, float uniform) {
-  const float size = std::abs(weight);
-  const bool beyond = (size > kLargestHalf) & (size <= FLT_MAX);
-  const float bounded = Choose(beyond, std::copysign(kLargestHalf, weight), weight);
-  const float down = HalfToFloat(FloatToHalfTowardNegative(bounded));
-  const float up = HalfToFloat(FloatToHalfTowardPositive(bounded));
-  return Choose(uniform * (up - down) < bounded - down, up, down);
-}
 
 void RoundAll(float* __restrict weights, const float* __restrict uniforms, int count) {
   for (int i = 0; i < count; ++i) weights[i] = RoundToHalf(weights[i], uniforms[i]);
