@@ -17,7 +17,11 @@ LAYERS = (
 )
 """From the bottom up. A room includes itself and what lies below; rooms of one layer do not know each other."""
 
+STANDARD_HEADERS_OF_RULES = {"algorithm", "bit", "cfloat", "cmath", "cstddef", "cstdint", "cstring", "limits"}
+"""Those that a compiler of GPU kernels is given; it also compiles every `*_rule.h` of the core."""
+
 _INCLUDE = re.compile(r'^#include "(?P<room>\w+)/', re.MULTILINE)
+_ANY_INCLUDE = re.compile(r'^#include [<"](?P<name>[^>"]+)[>"]', re.MULTILINE)
 _TYPE = re.compile(
     r"^(?:struct|class|enum class)(?: alignas\(\w+\)| CAPABILITY\(\S+\)| SCOPED_CAPABILITY)? ([\w:]+)[^;(]*\{",
     re.MULTILINE,
@@ -70,6 +74,36 @@ def test_types_that_are_named_alike_are_found() -> None:
     one, other = "namespace a {\nstruct X {\n};\nclass Y;\n}", "namespace a {\nclass X final {\n};\nstruct Y {\n};\n}"
     assert named_twice({"one.h": one, "other.h": other}) == {"a::X: one.h, other.h"}
     assert named_twice({"one.h": one, "other.h": other.replace("namespace a", "namespace b")}) == set()
+
+
+def beyond_rules(headers: dict[str, str]) -> set[str]:
+    """What rules include, directly or not, and may not."""
+    found = set()
+    reached = {path for path in headers if path.endswith("_rule.h")}
+    unread = sorted(reached)
+    while unread:
+        path = unread.pop()
+        for name in _ANY_INCLUDE.findall(headers[path]):
+            if name not in headers and name not in STANDARD_HEADERS_OF_RULES:
+                found.add(f"{path} includes {name}")
+            elif name in headers and name not in reached:
+                reached.add(name)
+                unread.append(name)
+    return found
+
+
+def test_rules_reach_only_headers_that_device_compilers_have() -> None:
+    headers = {str(path.relative_to(CORE)): path.read_text() for path in CORE.rglob("*.h")}
+    assert len([path for path in headers if path.endswith("_rule.h")]) > 10
+    assert beyond_rules(headers) == set()
+
+
+def test_what_a_rule_reaches_through_another_header_is_found() -> None:
+    headers = {"a/x_rule.h": '#include <cmath>\n#include "a/math.h"\n', "a/other.h": "#include <mutex>\n"}
+    assert beyond_rules({**headers, "a/math.h": "#include <bit>\n"}) == set()
+    assert beyond_rules({**headers, "a/math.h": "#include <string>\n"}) == {"a/math.h includes string"}
+    assert beyond_rules({**headers, "a/math.h": '#include "a/other.h"\n'}) == {"a/other.h includes mutex"}
+    assert beyond_rules({**headers, "a/math.h": "#include <math.h>\n"}) == {"a/math.h includes math.h"}
 
 
 def test_no_stream_of_the_standard_library_is_used() -> None:
