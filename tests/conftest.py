@@ -86,6 +86,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> WorkSte
     return WorkStealingScheduling(config, log)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Starts the longest tests first: at the end one process would run such a test while the others are idle."""
+    items.sort(key=lambda item: item.get_closest_marker("starts_first") is None)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Keeps the bytecode of what it imports, also where the environment tells Python to write none.

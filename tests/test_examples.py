@@ -62,7 +62,11 @@ def forked_example(path: Path, programs: Programs, folder: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, id=path.name) for path in EXAMPLES if path.name != "tables.py"],  # a test of its own runs it
+    [
+        pytest.param(path, id=path.name, marks=pytest.mark.starts_first if path.name in STARTED_ALONE else ())
+        for path in EXAMPLES
+        if path.name != "tables.py"  # a test of its own runs it
+    ],
 )
 def test_example_succeeds_and_prints_its_result(path: Path, programs: Programs, tmp_path: Path) -> None:
     output = run_example(path) if path.name in STARTED_ALONE else forked_example(path, programs, tmp_path)

@@ -254,6 +254,7 @@ class TestByHand:
 
 
 @pytest.mark.slow
+@pytest.mark.starts_first
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, (1 << 32) - 1), killed=st.integers(0, 4), trims=st.booleans())
 def test_all_read_the_same_and_nothing_that_was_acknowledged_is_lost(
