@@ -1,7 +1,6 @@
 #include "filter/probabilistic_filter.h"
 
-#include <cmath>
-
+#include "base/elementary.h"
 #include "base/hash.h"
 #include "base/random.h"
 
@@ -24,7 +23,7 @@ bool AdmitsEveryOccurrenceAlike(uint64_t word, uint32_t count, uint32_t threshol
   const double draw = static_cast<double>(word >> 11) * 0x1p-53;
   const double occurrences = static_cast<double>(count) / static_cast<double>(threshold);
   // 1 - 0.05^(count / threshold), without the cancellation of the direct formula.
-  return draw < -std::expm1(occurrences * std::log(kMissedAfterThreshold));
+  return draw < -Expm1(occurrences * Log(kMissedAfterThreshold));
 }
 
 }  // namespace

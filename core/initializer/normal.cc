@@ -8,6 +8,7 @@
 namespace monolith {
 namespace {
 
+constexpr int kFewWeights = 8;                         // below it a block of quantiles does not pay
 constexpr double kCut = 2.0;                           // in standard deviations
 constexpr double kBelowCut = 0.022750131948179207200;  // probability of a standard normal below -kCut
 
@@ -23,17 +24,29 @@ class RandomNormal final : public Initializer {
 
   void Fill(uint64_t seed, float* weights, int dim) const override {
     const CounterRandom random(seed);
-    for (int i = 0; i < dim; ++i) {
-      const double draw = OpenUniform(random, i);
-      weights[i] = static_cast<float>(mean_ + stddev_ * (truncated_ ? Truncated(draw) : NormalQuantile(draw)));
+    if (dim < kFewWeights) {
+      for (int i = 0; i < dim; ++i) weights[i] = WeightOf(NormalQuantile(ProbabilityOf(OpenUniform(random, i))));
+      return;
+    }
+    FillBlocks(random, weights, dim);
+  }
+
+  // Apart, because what it keeps on the stack would slow down rows of few weights.
+  [[gnu::noinline]] void FillBlocks(const CounterRandom& random, float* weights, int dim) const {
+    double values[kMostQuantiles];
+    for (int done = 0; done < dim; done += kMostQuantiles) {
+      const int count = std::min(kMostQuantiles, dim - done);
+      for (int i = 0; i < count; ++i) values[i] = ProbabilityOf(OpenUniform(random, done + i));
+      ToNormalQuantiles(values, count);
+      for (int i = 0; i < count; ++i) weights[done + i] = WeightOf(values[i]);
     }
   }
 
  private:
   // Inverting inside the cut gives the same distribution as redrawing outside of it, with one draw.
-  static double Truncated(double draw) {
-    const double quantile = NormalQuantile(kBelowCut + draw * (1.0 - 2.0 * kBelowCut));
-    return std::clamp(quantile, -kCut, kCut);
+  double ProbabilityOf(double draw) const { return truncated_ ? kBelowCut + draw * (1.0 - 2.0 * kBelowCut) : draw; }
+  float WeightOf(double quantile) const {
+    return static_cast<float>(mean_ + stddev_ * (truncated_ ? std::clamp(quantile, -kCut, kCut) : quantile));
   }
 
   double mean_;
