@@ -1,4 +1,4 @@
-// The rule of group Adagrad: one accumulator and a group lasso for the whole segment.
+// The rule of group Adagrad: one accumulator and a group lasso for all weights of a segment.
 #pragma once
 
 #include <algorithm>

@@ -33,7 +33,7 @@ namespace monolith {
 // members[kMembers][dim], then the scalars.
 struct ElementwiseRule {
   static constexpr int kMembers = 0;             // floats of state for each weight
-  static constexpr int kScalarBytes = 0;         // state of the segment as a whole; a multiple of 4
+  static constexpr int kScalarBytes = 0;         // state that all weights share; a multiple of 4
   static constexpr bool kDividesByRate = false;  // true: updates with learning rate 0 must be skipped
 
   float InitialMember(int) const { return 0.0f; }
