@@ -18,7 +18,7 @@ inline constexpr double kLn2High = 0x1.62e42fefa0000p-1;  // 37 bits: times an e
 inline constexpr double kLn2Low = 0x1.cf79abc9e3b3ap-40;
 
 // a + b + c + d, where only the last rounding matters. REQUIRES: a is 0 or |a| >= |b|; |b| >= |c|, or both are
-// negligible beside a; d is negligible beside the sum, except for its rounding.
+// negligible next to a; d is negligible next to the sum, except for its rounding.
 inline double Sum(double a, double b, double c, double d) {
   const double tail = b + c;
   const double lost_below = c - (tail - b);

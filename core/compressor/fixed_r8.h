@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "compressor/compressor.h"
+#include "compressor/fixed_r8_rule.h"
 
 namespace monolith {
 
@@ -27,7 +28,7 @@ class FixedR8Compressor final : public Compressor {
   void Retrieve(const float* weights, float* values, int dim, int64_t step) const override;
 
  private:
-  float step_;
+  FixedR8Rule rule_;
 };
 
 }  // namespace monolith

@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "compressor/compressor.h"
+#include "compressor/one_bit_rule.h"
 
 namespace monolith {
 
@@ -28,13 +29,10 @@ class OneBitCompressor final : public Compressor {
   void Backward(const float* weights, const float* gradient, float* result, int dim, int64_t step) const override;
 
   // Steps below 0 count as 0.
-  double ScaleAt(int64_t step) const;
+  double ScaleAt(int64_t step) const { return rule_.ScaleAt(step); }
 
  private:
-  int64_t step_size_;
-  double init_scale_;
-  double max_scale_;
-  float amplitude_;
+  OneBitRule rule_;
 };
 
 }  // namespace monolith

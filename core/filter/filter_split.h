@@ -15,51 +15,31 @@
 #include <span>
 #include <vector>
 
+#include "filter/filter_split_rule.h"
+
 namespace monolith {
 
 class FilterSplit {
  public:
-  static constexpr uint32_t kCountBits = 4;
-  static constexpr uint32_t kMaxCount = (1u << kCountBits) - 1;
-  static constexpr uint32_t kProbeLimit = 16;
-
-  // Position and signature of a hash in every split of one size. They come from different bits of the hash, and neither
-  // from the topmost, which are equal for all ids of a bucket.
-  struct Key {
-    uint32_t start;      // first cell to probe
-    uint16_t signature;  // 12 bits
-  };
-
-  // The cell in which an id is counted (count > 0) or could be (count 0); cell kNoCell when all probed cells belong to
-  // other ids.
-  struct Place {
-    uint32_t cell;
-    uint32_t count;
-  };
-  static constexpr uint32_t kNoCell = UINT32_MAX;
+  static constexpr uint32_t kMaxCount = FilterSplitRule::kMaxCount;
+  static constexpr uint32_t kNoCell = FilterSplitRule::kNoCell;
+  using Key = FilterSplitRule::Key;
+  using Place = FilterSplitRule::Place;
 
   // A split counts as full at `capacity` - 1 elements; it has about 1.2 * capacity cells. REQUIRES: 2 <= capacity <=
   // 2^31.
   explicit FilterSplit(uint32_t capacity) : capacity_(capacity) {}
 
-  static uint32_t NumStarts(uint32_t capacity) { return static_cast<uint32_t>(uint64_t{capacity} * 6 / 5); }
-  // Probing from the last start cell still has its full length, so it never wraps.
-  static uint32_t NumCells(uint32_t capacity) { return NumStarts(capacity) + kProbeLimit; }
-  static Key KeyOf(uint64_t hash, uint32_t num_starts) {
-    const uint64_t position = hash & 0xffffffffu;
-    return {static_cast<uint32_t>((position * num_starts) >> 32), static_cast<uint16_t>((hash >> 32) & 0xfffu)};
-  }
-
-  Place Find(Key key) const;
+  // `cells_` has no memory before the first Write.
+  Place Find(Key key) const { return FilterSplitRule::Find(cells_.empty() ? nullptr : cells_.data(), key); }
   // Counts `count` occurrences, saturating, in a cell that Find(key) returned. REQUIRES: count > 0.
   void Write(uint32_t cell, Key key, uint32_t count);
-  // Removes the count of an id: Find(key) returns no count from now on. The cell stays in use (invariant 2): it counts
-  // 1 for the inverted signature, which at worst shares it with another id.
+  // Removes the count of an id: Find(key) returns no count from now on, and the cell stays in use (invariant 2).
   void Forget(Key key);
   // Frees the memory as well.
   void Clear();
 
-  bool full() const { return num_elements_ + 1 >= capacity_; }
+  bool full() const { return FilterSplitRule::IsFull(num_elements_, capacity_); }
   uint32_t num_elements() const { return num_elements_; }
   size_t MemoryBytes() const { return cells_.capacity() * sizeof(uint16_t); }
 

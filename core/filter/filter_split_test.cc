@@ -14,8 +14,8 @@ constexpr uint32_t kCapacity = 50;
 FilterSplit::Key KeyAt(uint32_t start, uint16_t signature) { return {start, signature}; }
 
 TEST(FilterSplitTest, PositionAndSignatureComeFromDifferentBits) {
-  const FilterSplit::Key low = FilterSplit::KeyOf(0x00000000ffffffffull, 60);
-  const FilterSplit::Key high = FilterSplit::KeyOf(0x00000fff00000000ull, 60);
+  const FilterSplit::Key low = FilterSplitRule::KeyOf(0x00000000ffffffffull, 60);
+  const FilterSplit::Key high = FilterSplitRule::KeyOf(0x00000fff00000000ull, 60);
   EXPECT_EQ(low.start, 59u);
   EXPECT_EQ(low.signature, 0u);
   EXPECT_EQ(high.start, 0u);
@@ -24,8 +24,8 @@ TEST(FilterSplitTest, PositionAndSignatureComeFromDifferentBits) {
 
 TEST(FilterSplitTest, BitsThatChooseTheBucketChangeNothing) {
   const uint64_t bucket_bits = ~uint64_t{0} << (64 - kBucketBits);
-  const FilterSplit::Key plain = FilterSplit::KeyOf(0x123456789abcdefull, 60);
-  const FilterSplit::Key other = FilterSplit::KeyOf(0x123456789abcdefull ^ bucket_bits, 60);
+  const FilterSplit::Key plain = FilterSplitRule::KeyOf(0x123456789abcdefull, 60);
+  const FilterSplit::Key other = FilterSplitRule::KeyOf(0x123456789abcdefull ^ bucket_bits, 60);
   EXPECT_EQ(plain.start, other.start);
   EXPECT_EQ(plain.signature, other.signature);
 }
@@ -61,7 +61,7 @@ TEST(FilterSplitTest, SignatureZeroIsCountedLikeAnyOther) {
 
 TEST(FilterSplitTest, WalkEndsAfterSixteenForeignCells) {
   FilterSplit split(kCapacity);
-  const uint32_t last_start = FilterSplit::NumStarts(kCapacity) - 1;
+  const uint32_t last_start = FilterSplitRule::NumStarts(kCapacity) - 1;
   for (uint16_t signature = 1; signature <= 16; ++signature) {
     const FilterSplit::Place place = split.Find(KeyAt(last_start, signature));
     ASSERT_EQ(place.cell, last_start + signature - 1u);

@@ -16,12 +16,13 @@
 
 #include "filter/admission_filter.h"
 #include "filter/offer_counts.h"
+#include "filter/probabilistic_rule.h"
 
 namespace monolith {
 
 class ProbabilisticFilterSlice final : public FilterSlice {
  public:
-  explicit ProbabilisticFilterSlice(bool equal_probability) : equal_probability_(equal_probability) {}
+  explicit ProbabilisticFilterSlice(bool equal_probability) : rule_{equal_probability} {}
 
   bool ShouldDrop(const Offer& offer) override;
   void Forget(uint64_t hash) override { offers_.Forget(hash); }
@@ -32,7 +33,7 @@ class ProbabilisticFilterSlice final : public FilterSlice {
   std::unique_ptr<FilterSlice> Clone() const override;
 
  private:
-  bool equal_probability_;
+  ProbabilisticRule rule_;
   OfferCounts offers_;
 };
 

@@ -32,73 +32,19 @@ uint64_t WholeNumber(const Params& params, const char* name, double smallest, do
 
 SlidingHashFilterSlice::SlidingHashFilterSlice(uint64_t capacity, uint32_t split_num)
     : split_capacity_(SplitCapacity(capacity, split_num)),
-      num_starts_(FilterSplit::NumStarts(split_capacity_)),
+      num_starts_(FilterSplitRule::NumStarts(split_capacity_)),
       splits_(split_num, FilterSplit(split_capacity_)) {}
 
 bool SlidingHashFilterSlice::ShouldDrop(const Offer& offer) { return Add(offer.hash, offer.count) < offer.threshold; }
 
-uint32_t SlidingHashFilterSlice::Add(uint64_t hash, uint32_t count) {
-  const FilterSplit::Key key = FilterSplit::KeyOf(hash, num_starts_);
-  const Forward forward = FindForward(key);
-  if (forward.place.cell == FilterSplit::kNoCell) {
-    ++failure_count_;
-    return FilterSplit::kMaxCount;
-  }
-  FilterSplit& split = splits_[forward.split];
-  if (forward.place.count > 0) {
-    split.Write(forward.place.cell, key, count);
-    return forward.place.count;
-  }
-  const uint32_t old = CountBehind(key);
-  split.Write(forward.place.cell, key, old + std::min(count, FilterSplit::kMaxCount));
-  if (splits_[head_].full()) MoveHead();
-  return old;
-}
-
 void SlidingHashFilterSlice::Forget(uint64_t hash) {
-  const FilterSplit::Key key = FilterSplit::KeyOf(hash, num_starts_);
+  const FilterSplit::Key key = KeyOf(hash);
   for (FilterSplit& split : splits_) split.Forget(key);
-}
-
-uint32_t SlidingHashFilterSlice::Count(uint64_t hash) const {
-  const FilterSplit::Key key = FilterSplit::KeyOf(hash, num_starts_);
-  const Forward forward = FindForward(key);
-  if (forward.place.cell == FilterSplit::kNoCell) return FilterSplit::kMaxCount;
-  return forward.place.count > 0 ? forward.place.count : CountBehind(key);
-}
-
-SlidingHashFilterSlice::Forward SlidingHashFilterSlice::FindForward(FilterSplit::Key key) const {
-  uint32_t split = head_;
-  for (uint32_t step = 0; step < kMaxForwardStep; ++step) {
-    const FilterSplit::Place place = splits_[split].Find(key);
-    if (place.cell != FilterSplit::kNoCell) return {split, place};
-    split = split + 1 == split_num() ? 0 : split + 1;
-  }
-  return {head_, {FilterSplit::kNoCell, 0}};
-}
-
-uint32_t SlidingHashFilterSlice::CountBehind(FilterSplit::Key key) const {
-  const uint64_t steps = std::min<uint64_t>(head_increment_, split_num() - kMaxForwardStep);
-  uint32_t split = head_;
-  for (uint64_t step = 0; step < steps; ++step) {
-    split = split == 0 ? split_num() - 1 : split - 1;
-    const uint32_t count = splits_[split].Find(key).count;
-    if (count > 0) return count;
-  }
-  return 0;
-}
-
-void SlidingHashFilterSlice::MoveHead() {
-  head_ = (head_ + 1) % split_num();
-  ++head_increment_;
-  splits_[(head_ + 1) % split_num()].Clear();
 }
 
 void SlidingHashFilterSlice::Clear() {
   for (FilterSplit& split : splits_) split.Clear();
-  head_ = 0;
-  head_increment_ = 0;
-  failure_count_ = 0;
+  ring_ = {};
 }
 
 size_t SlidingHashFilterSlice::MemoryBytes() const {

@@ -16,13 +16,12 @@
 
 #include "filter/admission_filter.h"
 #include "filter/filter_split.h"
+#include "filter/sliding_hash_rule.h"
 
 namespace monolith {
 
 class SlidingHashFilterSlice final : public FilterSlice {
  public:
-  // The cell of an id is searched in the head, then in the split that will be head next.
-  static constexpr uint32_t kMaxForwardStep = 2;
   // With fewer splits, more than a quarter of all counts would be evicted at a time.
   static constexpr uint32_t kMinSplits = 5;
   static constexpr uint32_t kMaxSplits = 1000;
@@ -47,35 +46,26 @@ class SlidingHashFilterSlice final : public FilterSlice {
   std::unique_ptr<FilterSlice> Clone() const override;
 
   // Returns the count before this addition; 15 (admitted) when neither head nor its successor has a cell for the id.
-  uint32_t Add(uint64_t hash, uint32_t count);
+  uint32_t Add(uint64_t hash, uint32_t count) { return SlidingHashRule::Add(ring_, splits_, KeyOf(hash), count); }
   // Returns what Add would return.
-  uint32_t Count(uint64_t hash) const;
+  uint32_t Count(uint64_t hash) const { return SlidingHashRule::CountOf(ring_, splits_, KeyOf(hash)); }
 
   uint32_t split_num() const { return static_cast<uint32_t>(splits_.size()); }
   uint32_t split_capacity() const { return split_capacity_; }
-  uint32_t head() const { return head_; }
-  uint64_t head_increment() const { return head_increment_; }
+  uint32_t head() const { return ring_.head; }
+  uint64_t head_increment() const { return ring_.head_increment; }
   // How often an id found no cell.
-  uint64_t failure_count() const { return failure_count_; }
+  uint64_t failure_count() const { return ring_.failure_count; }
   // Cells in use; an id may have one in several splits.
   uint64_t num_elements() const;
 
  private:
-  struct Forward {
-    uint32_t split;
-    FilterSplit::Place place;  // kNoCell: in no cell
-  };
-  Forward FindForward(FilterSplit::Key key) const;
-  // Returns the id's count in the splits before the head, 0 if none has it.
-  uint32_t CountBehind(FilterSplit::Key key) const;
-  void MoveHead();
+  FilterSplit::Key KeyOf(uint64_t hash) const { return FilterSplitRule::KeyOf(hash, num_starts_); }
 
   uint32_t split_capacity_;
   uint32_t num_starts_;
   std::vector<FilterSplit> splits_;
-  uint32_t head_ = 0;
-  uint64_t head_increment_ = 0;
-  uint64_t failure_count_ = 0;
+  SlidingHashRing ring_;
 };
 
 class SlidingHashFilter final : public AdmissionFilter {

@@ -149,13 +149,13 @@ std::unique_ptr<SlidingHashFilterSlice> SlidingHashFilterSlice::LikeSaved(const 
 std::string SlidingHashFilterSlice::Save() const {
   uint32_t stored_splits = 0;
   for (const FilterSplit& split : splits_) stored_splits += split.num_elements() > 0 ? 1 : 0;
-  if (stored_splits == 0 && head_increment_ == 0 && failure_count_ == 0) return {};
-  const uint32_t num_cells = FilterSplit::NumCells(split_capacity_);
+  if (stored_splits == 0 && ring_.head_increment == 0 && ring_.failure_count == 0) return {};
+  const uint32_t num_cells = FilterSplitRule::NumCells(split_capacity_);
   std::string bytes;
   bytes.reserve(sizeof(Header) + sizeof(Trailer) + num_elements() * sizeof(uint16_t) +
                 stored_splits * (sizeof(SplitHeader) + 8 + BitmapWords(num_cells) * sizeof(uint64_t)));
-  Append(&bytes, Header{kMagic, kVersion, static_cast<uint16_t>(split_num()), split_capacity_, num_cells, head_,
-                        stored_splits, head_increment_, failure_count_});
+  Append(&bytes, Header{kMagic, kVersion, static_cast<uint16_t>(split_num()), split_capacity_, num_cells, ring_.head,
+                        stored_splits, ring_.head_increment, ring_.failure_count});
   for (uint32_t index = 0; index < split_num(); ++index) {
     if (splits_[index].num_elements() > 0) AppendSplit(&bytes, index, splits_[index]);
   }
@@ -166,7 +166,7 @@ std::string SlidingHashFilterSlice::Save() const {
 void SlidingHashFilterSlice::Load(const std::string& bytes) {
   if (bytes.empty()) return Clear();
   const auto [header, body] = Open(bytes);
-  const uint32_t num_cells = FilterSplit::NumCells(split_capacity_);
+  const uint32_t num_cells = FilterSplitRule::NumCells(split_capacity_);
   if (header.split_num != split_num() || header.split_capacity != split_capacity_ || header.num_cells != num_cells) {
     const auto describe = [](uint32_t splits, uint32_t capacity) {
       return "split_num " + std::to_string(splits) + " and " + std::to_string(capacity) + " ids per split and bucket";
@@ -190,9 +190,7 @@ void SlidingHashFilterSlice::Load(const std::string& bytes) {
   }
   if (!reader.done()) Damaged("there are bytes after the last split");
   splits_ = std::move(splits);
-  head_ = header.head;
-  head_increment_ = header.head_increment;
-  failure_count_ = header.failure_count;
+  ring_ = {header.head, header.head_increment, header.failure_count};
 }
 
 }  // namespace monolith

@@ -76,7 +76,7 @@ TEST(SlidingHashFilterFormatTest, FailuresAreStateToo) {
 TEST(SlidingHashFilterFormatTest, OnlySplitsInUseAreStored) {
   SlidingHashFilterSlice slice(1000000, 7);
   slice.Add(HashId(1), 1);
-  const size_t cells = FilterSplit::NumCells(slice.split_capacity());
+  const size_t cells = FilterSplitRule::NumCells(slice.split_capacity());
   EXPECT_LT(slice.Save().size(), cells / 8 + 100);
 }
 

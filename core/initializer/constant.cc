@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "initializer/constant_rule.h"
 #include "initializer/kernels.h"
 
 namespace monolith {
@@ -7,11 +8,11 @@ namespace {
 
 class Constant final : public Initializer {
  public:
-  explicit Constant(float value) : value_(value) {}
-  void Fill(uint64_t, float* weights, int dim) const override { std::fill_n(weights, dim, value_); }
+  explicit Constant(float value) : rule_{value} {}
+  void Fill(uint64_t seed, float* weights, int dim) const override { std::fill_n(weights, dim, rule_.Weight(seed, 0)); }
 
  private:
-  float value_;
+  ConstantRule rule_;
 };
 
 }  // namespace

@@ -8,7 +8,8 @@
 #include <vector>
 
 #include "base/random.h"
-#include "initializer/normal_quantile.h"
+#include "initializer/normal_quantile_rule.h"
+#include "initializer/uniform_rule.h"
 
 namespace monolith {
 namespace {
@@ -89,6 +90,15 @@ TEST(RandomUniformTest, TakesTheDrawsOfTheCounter) {
       const float draw = CounterRandom(42).Uniform(static_cast<uint64_t>(i));
       ASSERT_EQ(values[static_cast<size_t>(i)], -1.0f + draw * 4.0f);
     }
+  }
+}
+
+TEST(UniformRuleTest, SingleWeightsAreThoseOfARow) {
+  const UniformRule rule = GlorotRule(3.0, 5);
+  for (int dim = 1; dim <= 67; ++dim) {
+    std::vector<float> row(static_cast<size_t>(dim));
+    rule.Fill(42, row.data(), dim);
+    for (int i = 0; i < dim; ++i) ASSERT_EQ(row[static_cast<size_t>(i)], rule.Weight(42, i)) << dim << ' ' << i;
   }
 }
 

@@ -1,70 +1,53 @@
 #include <algorithm>
 #include <string>
 
-#include "base/random.h"
 #include "initializer/kernels.h"
-#include "initializer/normal_quantile.h"
+#include "initializer/normal_rule.h"
 
 namespace monolith {
 namespace {
 
-constexpr int kFewWeights = 8;                         // below it a block of quantiles does not pay
-constexpr double kCut = 2.0;                           // in standard deviations
-constexpr double kBelowCut = 0.022750131948179207200;  // probability of a standard normal below -kCut
+constexpr int kFewWeights = 8;  // below it a block of quantiles does not pay
 
-// Uniform in the open interval (0, 1): the centres of 2^52 equal cells.
-double OpenUniform(const CounterRandom& random, int i) {
-  const double cell = static_cast<double>(random.Bits(static_cast<uint64_t>(i)) >> 12);
-  return (cell + 0.5) * 0x1p-52;
-}
-
+// Rule: NormalRule or TruncatedNormalRule.
+template <typename Rule>
 class RandomNormal final : public Initializer {
  public:
-  RandomNormal(double mean, double stddev, bool truncated) : mean_(mean), stddev_(stddev), truncated_(truncated) {}
+  explicit RandomNormal(const Rule& rule) : rule_(rule) {}
 
   void Fill(uint64_t seed, float* weights, int dim) const override {
-    const CounterRandom random(seed);
-    if (dim < kFewWeights) {
-      for (int i = 0; i < dim; ++i) weights[i] = WeightOf(NormalQuantile(ProbabilityOf(OpenUniform(random, i))));
-      return;
-    }
-    FillBlocks(random, weights, dim);
-  }
-
-  // Apart, because what it keeps on the stack would slow down rows of few weights.
-  [[gnu::noinline]] void FillBlocks(const CounterRandom& random, float* weights, int dim) const {
-    double values[kMostQuantiles];
-    for (int done = 0; done < dim; done += kMostQuantiles) {
-      const int count = std::min(kMostQuantiles, dim - done);
-      for (int i = 0; i < count; ++i) values[i] = ProbabilityOf(OpenUniform(random, done + i));
-      ToNormalQuantiles(values, count);
-      for (int i = 0; i < count; ++i) weights[done + i] = WeightOf(values[i]);
-    }
+    const Rule rule = rule_;  // a copy that `weights` cannot alias
+    if (dim >= kFewWeights) return FillBlocks(rule, seed, weights, dim);
+    for (int i = 0; i < dim; ++i) weights[i] = rule.Weight(seed, i);
   }
 
  private:
-  // Inverting inside the cut gives the same distribution as redrawing outside of it, with one draw.
-  double ProbabilityOf(double draw) const { return truncated_ ? kBelowCut + draw * (1.0 - 2.0 * kBelowCut) : draw; }
-  float WeightOf(double quantile) const {
-    return static_cast<float>(mean_ + stddev_ * (truncated_ ? std::clamp(quantile, -kCut, kCut) : quantile));
+  // Apart, because what it keeps on the stack would slow down rows of few weights.
+  [[gnu::noinline]] static void FillBlocks(const Rule rule, uint64_t seed, float* weights, int dim) {
+    double values[kMostQuantiles];
+    for (int done = 0; done < dim; done += kMostQuantiles) {
+      const int count = std::min(kMostQuantiles, dim - done);
+      for (int i = 0; i < count; ++i) values[i] = rule.ProbabilityOf(OpenUniform(seed, done + i));
+      ToNormalQuantiles(values, count);
+      for (int i = 0; i < count; ++i) weights[done + i] = rule.WeightOf(values[i]);
+    }
   }
 
-  double mean_;
-  double stddev_;
-  bool truncated_;
+  Rule rule_;
 };
 
-std::unique_ptr<Initializer> Make(const Params& params, bool truncated) {
+template <typename Rule>
+std::unique_ptr<Initializer> Make(const Params& params) {
   const double stddev = params.Get("stddev");
   if (!(stddev >= 0.0)) {
     throw Error(Code::kInvalidArgument, "random normal: stddev must be >= 0, got " + std::to_string(stddev));
   }
-  return std::make_unique<RandomNormal>(params.Get("mean"), stddev, truncated);
+  return std::make_unique<RandomNormal<Rule>>(Rule{params.Get("mean"), stddev});
 }
 
 }  // namespace
 
-std::unique_ptr<Initializer> MakeRandomNormal(const Params& params) { return Make(params, false); }
-std::unique_ptr<Initializer> MakeTruncatedNormal(const Params& params) { return Make(params, true); }
+std::unique_ptr<Initializer> MakeRandomNormal(const Params& params) { return Make<NormalRule>(params); }
+std::unique_ptr<Initializer> MakeTruncatedNormal(const Params& params) { return Make<TruncatedNormalRule>(params); }
 
 }  // namespace monolith

@@ -1,43 +1,25 @@
-#include <algorithm>
-#include <bit>
 #include <cmath>
 #include <string>
 
-#include "base/random.h"
 #include "initializer/kernels.h"
+#include "initializer/uniform_rule.h"
 
 namespace monolith {
 namespace {
 
-// Uniform in [low, low + width), never above `highest`: the sum may round up to the excluded end.
-void FillBetween(uint64_t seed, float* weights, int dim, float low, float width, float highest) {
-  FillUniform(CounterRandom(seed), 0, weights, dim, [=](float draw) { return std::min(low + draw * width, highest); });
-}
-
 class RandomUniform final : public Initializer {
  public:
-  RandomUniform(float low, float high) : low_(low), width_(high - low), highest_(std::nextafter(high, low)) {}
-
-  void Fill(uint64_t seed, float* weights, int dim) const override {
-    FillBetween(seed, weights, dim, low_, width_, highest_);
-  }
+  explicit RandomUniform(const UniformRule& rule) : rule_(rule) {}
+  void Fill(uint64_t seed, float* weights, int dim) const override { rule_.Fill(seed, weights, dim); }
 
  private:
-  float low_;
-  float width_;
-  float highest_;  // `low` itself when the interval is empty
+  UniformRule rule_;
 };
 
-// Uniform in [-limit, limit) with limit = sqrt(6 * scale / (1 + dim)).
 class GlorotUniform final : public Initializer {
  public:
   explicit GlorotUniform(double scale) : scale_(scale) {}
-
-  void Fill(uint64_t seed, float* weights, int dim) const override {
-    const float limit = static_cast<float>(std::sqrt(6.0 * scale_ / (1.0 + dim)));
-    const float below_limit = std::bit_cast<float>(std::bit_cast<uint32_t>(limit) - 1);
-    FillBetween(seed, weights, dim, -limit, 2.0f * limit, below_limit);
-  }
+  void Fill(uint64_t seed, float* weights, int dim) const override { GlorotRule(scale_, dim).Fill(seed, weights, dim); }
 
  private:
   double scale_;
@@ -53,7 +35,7 @@ std::unique_ptr<Initializer> MakeRandomUniform(const Params& params) {
                 "random_uniform: minval must be <= maxval and their distance a finite float, got " +
                     std::to_string(low) + " and " + std::to_string(high));
   }
-  return std::make_unique<RandomUniform>(low, high);
+  return std::make_unique<RandomUniform>(UniformRule{low, high - low, std::nextafter(high, low)});
 }
 
 std::unique_ptr<Initializer> MakeGlorotUniform(const Params& params) {

@@ -1,4 +1,4 @@
-#include "compressor/tanh.h"
+#include "base/tanh.h"
 
 #include <gtest/gtest.h>
 
