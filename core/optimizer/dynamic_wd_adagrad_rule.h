@@ -2,10 +2,10 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
+#include "base/elementary.h"
 #include "optimizer/adagrad_rule.h"
 #include "optimizer/row_math.h"
 #include "optimizer/row_rule.h"
@@ -22,7 +22,7 @@ struct DynamicDecay {
     if (!dynamic || decay == 0.0f) return decay;
     const int64_t gap = last_step == kNeverUpdated ? 1 : std::max<int64_t>(step - last_step, 1);
     const double rest = static_cast<double>(flipped ? gap - 1 : gap) / temperature;
-    const double fading = std::exp(-rest);
+    const double fading = Exp(-rest);
     const double factor = flipped ? fading : 1.0 - fading;
     return static_cast<float>(static_cast<double>(decay) * factor);
   }
