@@ -12,7 +12,15 @@ from tensorboard.util import tensor_util
 
 from monolith.errors import InvalidArgumentError
 from monolith.serving.protos import tensor_pb2 as messages
-from monolith.serving.tensor_messages import DTYPES, dtype_name, dtype_number, message_of, shape_message, value_of
+from monolith.serving.tensor_messages import (
+    DTYPES,
+    dtype_name,
+    dtype_number,
+    message_of,
+    shape_message,
+    strings_of,
+    value_of,
+)
 
 
 def proto(**fields: object) -> messages.TensorProto:
@@ -102,6 +110,24 @@ def test_a_list_that_is_short_repeats_its_last_value_as_tensorflow_does() -> Non
     assert none.tolist() == [0, 0, 0]
     assert pair.tolist() == [1 + 2j, 1 + 2j]
     assert text.tolist() == [b"a", b"b", b"b"]
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (proto(dtype=messages.DT_STRING, shape=[2], string_val=[b"a", b"b"]), [b"a", b"b"]),
+        (proto(dtype=messages.DT_STRING, shape=[2], string_val=[b"a"]), [b"a", b"a"]),
+        (proto(dtype=messages.DT_STRING, shape=[2], tensor_content=b"\x01\x01ab"), [b"a", b"b"]),
+        (proto(dtype=messages.DT_STRING, shape=[], string_val=[b"a"]), [b"a"]),
+    ],
+)
+def test_samples_are_read_from_every_form_of_one_dim(message: messages.TensorProto, expected: list[bytes]) -> None:
+    assert strings_of(message) == expected
+
+
+def test_samples_of_two_dims_are_refused_by_name() -> None:
+    with pytest.raises(InvalidArgumentError, match="^examples: bytes must have one dim, got 2$"):
+        strings_of(proto(dtype=messages.DT_STRING, shape=[1, 1], string_val=[b"a"]), name="examples")
 
 
 @pytest.mark.parametrize(

@@ -376,6 +376,26 @@ def test_an_idle_connection_is_closed_and_a_missing_head_is_reported(
     assert Reader(silent).next()[0] == 408
 
 
+def test_a_connection_that_is_idle_after_a_slow_answer_is_closed_as_soon_as_any_other(
+    application: Application, connect: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked = threading.Event()
+    look = HttpConnection._look
+
+    def noted(connection: HttpConnection) -> None:
+        look(connection)
+        looked.set()
+
+    monkeypatch.setattr(HttpConnection, "_look", noted)
+    client = connect(head_seconds=0.05)
+    client.sendall(ask("/later"))
+    assert looked.wait(PATIENCE)  # the answer takes longer than a client may be idle
+    application.reply_to_kept()
+    reader = Reader(client)
+    assert path_of(reader.next()) == "/later"
+    assert reader.is_at_end()
+
+
 def test_a_client_that_does_not_read_is_dropped(
     application: Application, connect: Callable[..., socket.socket]
 ) -> None:

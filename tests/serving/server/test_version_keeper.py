@@ -205,3 +205,20 @@ def test_a_version_whose_files_were_unavailable_is_served_once_they_are_availabl
     away.clear()
     wait_until(lambda: kept.answers() == 2)
     assert kept.registry.refused("small") == {}
+
+
+def test_a_refused_version_that_is_removed_is_no_longer_listed_after_a_resume(keep: Callable[..., Kept]) -> None:
+    source = Source(1)
+    kept = keep(source, keep_versions=2)
+    kept.command("label", label="stable", version=1)
+
+    def fail() -> None:
+        raise DataLossError("its rows are damaged")
+
+    source.before[2] = fail
+    source.known.append(2)
+    wait_until(lambda: kept.registry.refused("small") == {2: "its rows are damaged"})
+    source.known.remove(2)
+    kept.command("resume")
+    assert kept.registry.refused("small") == {}
+    assert kept.answers() == 1
