@@ -344,6 +344,17 @@ def test_the_dense_part_restarts_from_scratch_once(tmp_path: Path, *, continues:
     assert contents(again) == contents(fresh)
 
 
+def test_a_run_that_goes_back_to_a_checkpoint_trains_as_a_new_one_does(tmp_path: Path) -> None:
+    run, new = Run(), Run(seed=7)
+    run.steps(3)
+    saved(tmp_path, run.state)
+    run.steps(2)
+    for each in (run, new):
+        Saver(tmp_path).restore(each.state)
+        each.steps(2)
+    assert contents(run) == contents(new)
+
+
 def test_contradictory_options_are_refused() -> None:
     with pytest.raises(InvalidArgumentError, match="clear_nn resets all dense weights"):
         RestoreConfig(clear_nn=True, alias_map={"a": "b"})

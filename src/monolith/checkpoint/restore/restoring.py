@@ -161,7 +161,7 @@ def _restore_model(
         checkpoint.load_tables()
     _note_origin(checkpoint, state)
     saved = prepared.saved
-    _begin_anew(state, parts.keeps)
+    _discard_gradients(state, parts.keeps)
     if state.model is not None:
         load_model_state(state.model, saved["model"])
     for name, values in prepared.optimizers.items():
@@ -210,7 +210,7 @@ def restore_without_dense(
     with checked(lambda: LoadedCheckpoint(path, state.stores, parts)) as checkpoint:
         checkpoint.load_tables()
     _note_origin(checkpoint, state)
-    _begin_anew(state, keep_nothing)
+    _discard_gradients(state, keep_nothing)
     saved = checkpoint.state["model"] or {}
     for name, module in state.embeddings.items():
         key = extra_state_of(name)
@@ -231,12 +231,11 @@ def _take_positions(checkpoint: LoadedCheckpoint, state: TrainState) -> None:
     state.positions = dict(checkpoint.manifest.positions)
 
 
-def _begin_anew(state: TrainState, keeps: Keeps) -> None:
-    """Discards gradients, which belong to replaced rows, and makes workers join their stores again."""
+def _discard_gradients(state: TrainState, keeps: Keeps) -> None:
+    """Discards gradients, which belong to replaced rows."""
     for name, module in state.embeddings.items():
         if not keeps(name):
             module.discard()
-            module.leave()
 
 
 def require_fit(saved: Mapping[str, Any], state: TrainState) -> dict[str, dict[str, Any]]:
