@@ -320,6 +320,20 @@ def test_a_queue_older_than_a_position_is_rejected() -> None:
         LocalFileQueue(FILES[1:], num_workers=1).load_state_dict(after)
 
 
+def test_the_state_of_more_workers_is_refused_and_changes_nothing() -> None:
+    three = LocalFileQueue(FILES, num_workers=3)
+    for number in range(3):
+        three.take(number, 0)
+    alone = LocalFileQueue(FILES, num_workers=1)
+    with pytest.raises(FailedPreconditionError, match="files are with worker 1, 2 of before"):
+        alone.load_state_dict(three.state_dict())
+    assert list(worker(alone, 0)) == lines_of(FILES)
+    assert three.give_back(1) == three.give_back(2) == 1
+    again = LocalFileQueue(FILES, num_workers=1)
+    again.load_state_dict(three.state_dict())
+    assert sorted(worker(again, 0)) == lines_of(FILES)
+
+
 def test_a_checkpoint_keeps_the_queue_alongside_the_positions(tmp_path: Path) -> None:
     queue = LocalFileQueue(FILES, num_workers=1)
     state = TrainState(extra={"files": queue})

@@ -17,7 +17,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError, OpError
-from monolith.files import LocalStorage, Storage, open_storage, replaced_file, storage_of, text_files
+from monolith.files import FileLock, LocalStorage, Storage, open_storage, replaced_file, storage_of, text_files
+from monolith.files.local_files import try_lock
 
 
 class RenamingFileSystem(MemoryFileSystem):  # type: ignore[misc]
@@ -290,6 +291,34 @@ class TestLocks:
             os.waitpid(child, 0)
             os.close(reading)
             os.close(writing)
+
+    def test_a_release_ends_the_lock_of_a_child_that_was_forked_just_now(self, tmp_path: Path) -> None:
+        descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+        assert try_lock(descriptor)
+        lock = FileLock("file", descriptor)
+        of_child = os.dup(descriptor)
+        lock.release()
+        again = LocalStorage(tmp_path).lock("file")
+        os.close(of_child)
+        assert again is not None
+        again.release()
+
+    def test_a_process_without_standard_input_can_release_its_locks(self, tmp_path: Path) -> None:
+        storage = LocalStorage(tmp_path)
+        kept = os.dup(0)
+        try:
+            os.close(0)  # the next descriptor is 0
+            lock = storage.lock("file")
+            assert lock is not None
+            assert os.path.samestat(os.fstat(0), (tmp_path / "file").stat())
+            assert lock.require_held().is_held
+            assert storage.lock("file") is None
+            lock.release()
+            with storage.lock("file") as again:  # type: ignore[union-attr]
+                assert again.is_held
+        finally:
+            os.dup2(kept, 0)
+            os.close(kept)
 
     def test_file_systems_without_locks_are_used_without_one(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -110,6 +110,16 @@ def test_a_record_has_metrics_rates_speed_and_table_sizes() -> None:
     assert 0.0 <= last["auc"] <= 1.0
 
 
+def test_the_time_before_a_session_does_not_count_as_training() -> None:
+    clock = FakeClock()
+    kept = Kept()
+    hook = RecordHook(kept, every_steps=10, clock=clock)
+    clock.advance(3600.0)
+    run(Losses(clock), hook, batches=10)
+    ((_, record),) = kept.records
+    assert record["steps_per_second"] == 2.0
+
+
 def test_metrics_are_those_of_the_last_steps_by_head() -> None:
     class TwoHeads(ExampleTask):
         def model_fn(self, features: Any, mode: Any) -> Spec:

@@ -138,6 +138,12 @@ def test_times_outside_of_32_bits_are_refused(table: HashTable, time: Any, kind:
             call()
 
 
+def test_among_several_times_the_wrong_one_is_named(table: HashTable) -> None:
+    for times, wrong in (([0, -1], -1), ([5, 2**32], 2**32)):
+        with pytest.raises(InvalidArgumentError, match=rf"time must be Unix seconds in \[0, 2\^32\), got {wrong}$"):
+            table.assign([1, 2], np.ones((2, 2), np.float32), time=np.array(times))
+
+
 @pytest.mark.parametrize(
     ("rates", "kind", "message"),
     [

@@ -54,6 +54,12 @@ def test_a_wrong_value_is_refused_with_the_table_and_the_value(options: dict[str
         TableConfig(**{"segments": [Segment(2)], "name": "user", **options})
 
 
+@pytest.mark.parametrize("days", [0, 1 << 20])
+def test_the_shortest_and_the_longest_expiry_are_accepted(days: int) -> None:
+    table = TableConfig([Segment(2)], expire_days=days, slot_expire_days={3: days})
+    assert (table.expire_days, table.slot_expire_days) == (days, {3: days})
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -188,8 +188,9 @@ def test_tasks_are_numbered_from_zero_to_the_last_that_is_named() -> None:
     assert labels(MultiHeadLabel({"10": 0}, num_tasks=1)(batch)) == [5.0, none, none]
     assert labels(MultiHeadLabel({"10": 1}, num_tasks=3)(batch))[0] == [none, 5.0, none]
     for make in (ScatterLabel, MultiHeadLabel):
-        with pytest.raises(ValueError, match="numbered from 0"):
-            make({"10": -1})  # type: ignore[dict-item]  # texts of numbers, as flags give them
+        for wrong in ({}, {"10": -1}):
+            with pytest.raises(ValueError, match="numbered from 0"):
+                make(wrong)  # type: ignore[arg-type]  # texts of numbers, as flags give them
     with pytest.raises(ValueError, match="num_tasks must be 2 or more, got 1"):
         MultiHeadLabel({"10": 1}, num_tasks=1)
     heads = MultiHeadLabel({"10": 0, "11": 0, "12": 0}, positive=(1,))

@@ -212,9 +212,9 @@ class MultiHeadLabel(Operator):
 
     def __post_init__(self) -> None:
         index_of = {str(head): int(index) for head, index in self.index_of.items()}
-        needed = max(index_of.values(), default=-1) + 1
         if not index_of or min(index_of.values()) < 0:
             raise ValueError(f"MultiHeadLabel: tasks must be numbered from 0, got {index_of}")
+        needed = max(index_of.values()) + 1
         if self.num_tasks and self.num_tasks < needed:
             raise ValueError(f"MultiHeadLabel: num_tasks must be {needed} or more, got {self.num_tasks}")
         object.__setattr__(self, "index_of", index_of)
