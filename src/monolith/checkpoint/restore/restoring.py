@@ -161,7 +161,7 @@ def _restore_model(
         checkpoint.load_tables()
     _note_origin(checkpoint, state)
     saved = prepared.saved
-    _discard_gradients(state, parts.keeps)
+    _begin_anew(state, parts.keeps)
     if state.model is not None:
         load_model_state(state.model, saved["model"])
     for name, values in prepared.optimizers.items():
@@ -210,7 +210,7 @@ def restore_without_dense(
     with checked(lambda: LoadedCheckpoint(path, state.stores, parts)) as checkpoint:
         checkpoint.load_tables()
     _note_origin(checkpoint, state)
-    _discard_gradients(state, keep_nothing)
+    _begin_anew(state, keep_nothing)
     saved = checkpoint.state["model"] or {}
     for name, module in state.embeddings.items():
         key = extra_state_of(name)
@@ -231,11 +231,12 @@ def _take_positions(checkpoint: LoadedCheckpoint, state: TrainState) -> None:
     state.positions = dict(checkpoint.manifest.positions)
 
 
-def _discard_gradients(state: TrainState, keeps: Keeps) -> None:
-    """Discards gradients, which belong to replaced rows."""
+def _begin_anew(state: TrainState, keeps: Keeps) -> None:
+    """Discards gradients, which belong to replaced rows, and makes workers join their stores again."""
     for name, module in state.embeddings.items():
         if not keeps(name):
             module.discard()
+            module.leave()  # also where the checkpoint has no state of the module, which would do this
 
 
 def require_fit(saved: Mapping[str, Any], state: TrainState) -> dict[str, dict[str, Any]]:

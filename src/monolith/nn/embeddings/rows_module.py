@@ -151,7 +151,7 @@ class RowsModule(nn.Module):
         return _saved_state.encode(self.saved_state(), num_rows=self.num_rows if rows_are_counted() else 0)
 
     def set_extra_state(self, state: Mapping[str, Any] | Tensor) -> None:
-        """Loads the state, for `load_state_dict`; the next batch that learns joins again. Does not change rows.
+        """Loads the state, for `load_state_dict`. Does not change rows.
 
         Raises:
             FailedPreconditionError: a slot is not what it was when the state was saved; names it.
