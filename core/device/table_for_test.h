@@ -13,7 +13,9 @@ namespace monolith::device {
 
 class TableForTest {
  public:
-  TableForTest(uint32_t payload_floats, uint32_t chunk_bits, uint32_t segment_bits) : chunk_bits_(chunk_bits) {
+  // `keeps_buckets`: as tables with wide keys do.
+  TableForTest(uint32_t payload_floats, uint32_t chunk_bits, uint32_t segment_bits, bool keeps_buckets = false)
+      : chunk_bits_(chunk_bits), keeps_buckets_(keeps_buckets) {
     view_.chunk_bits = chunk_bits;
     view_.stride = (payload_floats + 3) / 4 * 4;
     view_.counters = counters_.data();
@@ -28,7 +30,9 @@ class TableForTest {
     while (num_rows > chunks_.size() << chunk_bits_) {
       headers_.emplace_back(size_t{1} << chunk_bits_);
       payloads_.emplace_back(size_t{view_.stride} << chunk_bits_);
-      chunks_.push_back({headers_.back().data(), payloads_.back().data()});
+      if (keeps_buckets_) buckets_.emplace_back(size_t{1} << chunk_bits_);
+      chunks_.push_back(
+          {headers_.back().data(), payloads_.back().data(), keeps_buckets_ ? buckets_.back().data() : nullptr});
     }
     free_rows_.resize(chunks_.size() << chunk_bits_);
     view_.chunks = chunks_.data();
@@ -48,11 +52,13 @@ class TableForTest {
 
  private:
   const uint32_t chunk_bits_;
+  const bool keeps_buckets_;
   TableView view_{};
   Shared<TableCounters> counters_{1};
   Shared<uint64_t> segments_[kNumSegments];
   std::vector<Shared<RowHeader>> headers_;
   std::vector<Shared<float>> payloads_;
+  std::vector<Shared<uint16_t>> buckets_;
   Shared<Chunk> chunks_;
   Shared<uint32_t> free_rows_;
 };

@@ -71,6 +71,16 @@ inline bool PutWord(const IndexPlace& place, uint64_t word) {
   return false;
 }
 
+// Gives a row's number back. REQUIRES: the index has the row under this hash, and no other thread erases it.
+inline void EraseRow(const TableView& table, uint64_t process_key, uint64_t hash, uint32_t row) {
+  const IndexPlace home = PlaceOf(table, process_key, hash);
+  uint64_t probe = 0;
+  while (Peek(home.At(probe)) != WordOf(hash, row)) ++probe;
+  atomicExch(home.At(probe), kErasedWord);
+  table.HeaderAt(row)->meta = kHoleMeta;
+  table.free_rows[atomicAdd(&table.counters->num_free, 1u)] = row;
+}
+
 struct FindRows {
   DistinctIds ids;
   Tables tables;
@@ -158,6 +168,7 @@ struct InsertRows {
     const uint64_t hash = HashInBucket(ids.BucketAt(place), key);
     const bool has_place = PutWord(PlaceOf(table, tables.process_key, hash), WordOf(hash, row));
     *table.HeaderAt(row) = {key, 0, has_place ? MakeMeta(0, epoch) : kHoleMeta};
+    table.SetBucketOfRow(row, ids.BucketAt(place));
     rows[place] = has_place ? row : kNoRow;
     if (!has_place) atomicAdd(&table.counters->num_lost, 1u);
   }
@@ -194,13 +205,7 @@ struct EraseRows {
     const uint32_t row = rows[place];
     if (row == kNoRow) return;
     const TableView& table = tables.views[ids.TableAt(place)];
-    const uint64_t hash = HashInBucket(ids.BucketAt(place), ids.keys[place]);
-    const IndexPlace home = PlaceOf(table, tables.process_key, hash);
-    uint64_t probe = 0;
-    while (Peek(home.At(probe)) != WordOf(hash, row)) ++probe;
-    atomicExch(home.At(probe), kErasedWord);
-    table.HeaderAt(row)->meta = kHoleMeta;
-    table.free_rows[atomicAdd(&table.counters->num_free, 1u)] = row;
+    EraseRow(table, tables.process_key, HashInBucket(ids.BucketAt(place), ids.keys[place]), row);
   }
 };
 

@@ -83,6 +83,20 @@ TEST_P(IndexKernelsTest, EqualKeysOfTwoBucketsAreTwoRows) {
   EXPECT_EQ(tables.Find(plan), rows) << "a rehash reads the bucket from the word";
 }
 
+TEST_P(IndexKernelsTest, BucketsOfRowsAreThoseOfTheirKeysOrKept) {
+  TableForTest narrow(4, 4, 5), wide(4, 4, 5, true);
+  for (TableForTest* table : {&narrow, &wide}) {
+    TablesForTest tables(launcher(), {table});
+    const std::vector<int64_t> ids = Range(0, 40);
+    std::vector<uint16_t> buckets;
+    for (const int64_t id : ids) buckets.push_back(static_cast<uint16_t>(BucketOf(id) ^ (table == &wide ? 1023 : 0)));
+    const DevicePlan plan = PlanOf(ids, buckets);
+    const Shared<uint32_t> rows = tables.FindOrInsert(plan);
+    ASSERT_EQ(rows.size(), 40u);
+    for (uint32_t u = 0; u < rows.size(); ++u) EXPECT_EQ(table->view().BucketOfRow(rows[u]), plan.buckets[u]);
+  }
+}
+
 TEST_P(IndexKernelsTest, ErasedRowsAreGoneAndTheirNumbersAreUsedAgain) {
   TableForTest table(4, 4, 6);
   TablesForTest tables(launcher(), {&table});

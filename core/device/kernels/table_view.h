@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "base/hash.h"
 #include "device/kernels/thread.h"
 #include "table/row.h"
 
@@ -17,7 +18,8 @@ inline constexpr uint32_t kNumSegments = 1u << kSegmentBits;
 
 struct Chunk {
   RowHeader* headers;
-  float* payloads;  // on a boundary of 16 bytes
+  float* payloads;    // on a boundary of 16 bytes
+  uint16_t* buckets;  // of each row; null: keys determine them
 };
 
 struct TableCounters {
@@ -37,6 +39,16 @@ struct TableView {
 
   RowHeader* HeaderAt(uint32_t row) const { return chunks[row >> chunk_bits].headers + InChunk(row); }
   float* PayloadAt(uint32_t row) const { return chunks[row >> chunk_bits].payloads + uint64_t{InChunk(row)} * stride; }
+
+  // REQUIRES: the row has a key. Wide keys do not determine their bucket (table/slot_keys.h).
+  uint32_t BucketOfRow(uint32_t row) const {
+    const Chunk& chunk = chunks[row >> chunk_bits];
+    return chunk.buckets == nullptr ? BucketOf(chunk.headers[InChunk(row)].key) : chunk.buckets[InChunk(row)];
+  }
+  void SetBucketOfRow(uint32_t row, uint32_t bucket) const {
+    uint16_t* buckets = chunks[row >> chunk_bits].buckets;
+    if (buckets != nullptr) buckets[InChunk(row)] = static_cast<uint16_t>(bucket);
+  }
 
  private:
   uint32_t InChunk(uint32_t row) const { return row & ((1u << chunk_bits) - 1); }
