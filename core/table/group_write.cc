@@ -279,10 +279,8 @@ namespace {
 
 constexpr int64_t kSlackFrom = 1 << 16;  // from this cap on, evict a few more rows at a time than required
 
-// Rows with low scores are evicted first.
 uint32_t ScoreOf(const TableSpec& spec, const RowHeader& row) {
-  if (spec.cap_eviction == CapEviction::kLeastRecentlyUsed) return row.time;
-  return FrequencyOf(row) << 25 | row.time >> 7;
+  return spec.cap_eviction == CapEviction::kLeastRecentlyUsed ? RecencyScoreOf(row) : FrequencyScoreOf(row);
 }
 
 // The score below which fewer than `rank` of the visited scores lie, and the number of rows with exactly that score

@@ -14,14 +14,10 @@
 #include "compressor/compressor.h"
 #include "initializer/initializer.h"
 #include "optimizer/row_optimizer.h"
+#include "table/eviction_rule.h"
 #include "table/slot_keys.h"
 
 namespace monolith {
-
-inline constexpr int kNumSlots = 1 << 15;
-inline uint32_t SlotOf(int64_t id) { return static_cast<uint32_t>(static_cast<uint64_t>(id) >> 48) & (kNumSlots - 1); }
-
-inline constexpr int64_t kSecondsPerDay = 86400;
 
 enum class NonFinite { kRaise, kSkip, kApply };  // effect of a NaN or infinite gradient
 enum class CapEviction { kLeastRecentlyUsed, kLeastFrequentlyUsed };
@@ -86,10 +82,7 @@ class TableSpec {
   const std::vector<int32_t>& wide_slots() const { return wide_slots_; }
   // Returns the slot of a key; kNumSlots for a wide key without a wide slot.
   uint32_t SlotOfKey(int64_t key) const {
-    if (wide_slots_.empty() || !IsWideKey(key)) [[likely]]
-      return SlotOf(key);
-    const uint32_t index = WideIndexOf(key);
-    return index < wide_slots_.size() ? static_cast<uint32_t>(wide_slots_[index]) : kNumSlots;
+    return monolith::SlotOfKey(key, wide_slots_.data(), static_cast<uint32_t>(wide_slots_.size()));
   }
   // Returns the hash by which admission counts a key; `hash` is HashInBucket(). Like RowSeed(), it depends on table,
   // slot and id only.
@@ -111,7 +104,7 @@ class TableSpec {
   // True iff a segment's optimizer uses the weights that the worker read.
   bool uses_latest() const { return uses_latest_; }
   bool HasExpired(int64_t key, int64_t time, int64_t now) const {
-    return now - time >= static_cast<int64_t>(expire_days.Of(SlotOfKey(key))) * kSecondsPerDay;
+    return monolith::HasExpired(time, now, expire_days.Of(SlotOfKey(key)));
   }
 
   // Whether a vector need not be stored because of skip_zero: its squared length is zero or denormal. NaN is stored.
