@@ -126,7 +126,7 @@ def test_samples_are_read_from_every_form_of_one_dim(message: messages.TensorPro
 
 
 def test_samples_of_two_dims_are_refused_by_name() -> None:
-    with pytest.raises(InvalidArgumentError, match="^examples: bytes must have one dim, got 2$"):
+    with pytest.raises(InvalidArgumentError, match=r"^examples: bytes must have one dim, got 2$"):
         strings_of(proto(dtype=messages.DT_STRING, shape=[1, 1], string_val=[b"a"]), name="examples")
 
 
