@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from monolith.cli import main
-from monolith.deltalog import DeltaLog, rows_part
+from monolith.deltalog import DeltaLog, IncrementKind, recovery_part, rows_part
 from monolith.deltalog.publish import Trained
 from monolith.files import LocalStorage
 from monolith.online import DeltaPublisher, Follower
@@ -250,6 +250,17 @@ def test_compact_needs_no_training_code_and_a_late_follower_begins_there(
     assert torch.equal(values(served, [1, 50, 70]), values(new_like(store), [1, 50, 70]))
     assert "up to increment" in call(capsys, "compact", place, "--keep_bases", 2)
     assert len(DeltaLog(place).bases()) == 2
+
+
+def test_a_recovery_record_is_not_compacted_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with DeltaLog(tmp_path / "servers") as log, log.open_writer(recovery_part(0, 2, range(512))) as writer:
+        writer.append(kind=IncrementKind.STATE, payload=b"state")
+    assert main(["log", "compact", str(tmp_path / "servers")]) != 0
+    text = capsys.readouterr().err
+    assert "part 'ps-0-of-2.0000-0512'" in text
+    assert "got the recovery record of a parameter server" in text
+    assert not (tmp_path / "servers" / "bases").exists()
+    call(capsys, "verify", tmp_path / "servers")
 
 
 def test_what_a_killed_compaction_has_left_goes_with_the_next_one(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -11,13 +12,20 @@ from pathlib import Path
 import pytest
 
 from failing_once import FailingOnce
-from monolith.deltalog import DeltaLog, GapError, rows_part
+from monolith.deltalog import DeltaLog, GapError, IncrementKind, recovery_part, rows_part
 from monolith.deltalog.follow import follower as follower_module
 from monolith.deltalog.publish import Trained
 from monolith.deltalog.publish.local_publisher import LocalPublisher
-from monolith.errors import AbortedError, DataLossError, NotFoundError, OpError, PermissionDeniedError
+from monolith.errors import (
+    AbortedError,
+    DataLossError,
+    FailedPreconditionError,
+    NotFoundError,
+    OpError,
+    PermissionDeniedError,
+)
 from monolith.online import DeltaPublisher, Follower
-from monolith.tables import LocalStore, Segment, TableConfig, TableGroup
+from monolith.tables import ALL_BUCKETS, LocalStore, Segment, TableConfig, TableGroup
 from monolith.testing import FakeClock
 
 PART = rows_part()
@@ -81,6 +89,28 @@ def lose(scene: Scene) -> None:
 def reorder(scene: Scene) -> None:
     found = records(scene.segments[1])
     scene.segments[1].write_bytes(b"".join([found[1], found[0], *found[2:]]))
+
+
+def test_a_follower_of_a_recovery_record_reports_it(tmp_path: Path) -> None:
+    with DeltaLog(tmp_path / "log") as log, log.open_writer(recovery_part(0, 1, ALL_BUCKETS)) as writer:
+        writer.append(kind=IncrementKind.ROWS, payload=b"rows of another format")
+    text = r"part 'ps-0-of-1\.0000-1024': .* got the recovery record of a parameter server, .*--delta_log"
+    with Follower(new_store(serving=True), str(tmp_path / "log")) as follower:
+        with pytest.raises(FailedPreconditionError, match=text):
+            follower.catch_up()
+        follower.start()
+        wait_until(lambda: follower.error is not None)
+        assert re.search(text, str(follower.error))
+
+
+def test_a_follower_of_a_store_that_has_the_name_of_a_recovery_record_applies_its_rows(tmp_path: Path) -> None:
+    trained, served = new_store(), new_store(serving=True)
+    assign(trained, {3: 1.0})
+    with DeltaPublisher({"ps-0-of-1": trained}, DeltaLog(tmp_path / "log")) as publisher:
+        publisher.publish()
+    with Follower({"ps-0-of-1": served}, str(tmp_path / "log")) as follower:
+        follower.catch_up()
+    assert values(served)[3] == 1.0
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 from .increment import DENSE_PART as DENSE_PART
 from .increment import Increment as Increment
 from .increment import IncrementKind as IncrementKind
+from .increment import recovery_part as recovery_part
+from .increment import require_published as require_published
 from .increment import rows_part as rows_part
 from .increment import store_of as store_of
 from .log import Base as Base

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from monolith import _core
-from monolith.errors import DataLossError, InvalidArgumentError
+from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError
 from monolith.files import is_name
 from monolith.tables import ALL_BUCKETS, ChangePosition, bucket_bounds, stamps_from_json, stamps_json
 
@@ -30,6 +30,7 @@ DENSE_PART = "dense"
 """The part that holds dense weights, written by one process of a run."""
 
 _ROWS = re.compile(r"(.+)\.(\d{4})-(\d{4})")
+_SERVER = re.compile(r"ps-\d+-of-\d+")
 
 
 def rows_part(store: str = "model", buckets: range = ALL_BUCKETS) -> str:
@@ -42,6 +43,29 @@ def rows_part(store: str = "model", buckets: range = ALL_BUCKETS) -> str:
     name = f"{store}.{begin:04d}-{end:04d}"
     require_part(name)
     return name
+
+
+def recovery_part(index: int, num_ps: int, buckets: range) -> str:
+    """Returns the name of the part that is the recovery record of a parameter server.
+
+    >>> recovery_part(0, 2, range(0, 512))
+    'ps-0-of-2.0000-0512'
+    """
+    return rows_part(f"ps-{index}-of-{num_ps}", buckets)
+
+
+def require_published(place: str, part: str) -> None:
+    """Rejects the recovery record of a parameter server, whose rows and weights no follower can apply.
+
+    Raises:
+        FailedPreconditionError: the part is one.
+    """
+    rows = store_of(part)
+    if rows is not None and _SERVER.fullmatch(rows[0]):
+        raise FailedPreconditionError(
+            f"delta log '{place}', part {part!r}: a log that a run publishes is expected, got the recovery record of a"
+            " parameter server, which only servers can apply; name the log of `--delta_log`"
+        )
 
 
 def store_of(part: str) -> tuple[str, range] | None:

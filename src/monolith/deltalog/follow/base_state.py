@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from monolith.checkpoint import SavedState, tensors_from_bytes, tensors_to_bytes
-from monolith.deltalog import IncrementKind, store_of
+from monolith.deltalog import IncrementKind, require_published, store_of
 from monolith.deltalog.publish.store_publisher import serving_schema
 from monolith.errors import FailedPreconditionError, NotFoundError
 from monolith.files import join, open_storage
@@ -147,7 +147,8 @@ def schemas_of(log: DeltaLog) -> dict[str, Schema]:
 
     Raises:
         NotFoundError: the log does not exist.
-        FailedPreconditionError: the log has neither, as in a topic whose first messages have expired.
+        FailedPreconditionError: the log has neither, as in a topic whose first messages have expired, or is a recovery
+            record.
     """
     while True:
         bases = log.bases()
@@ -165,6 +166,7 @@ def _schemas(log: DeltaLog, bases: Mapping[str, Base]) -> dict[str, Schema]:
         place = store_of(part)
         if place is None or place[0] in schemas:
             continue
+        require_published(log.place, part)
         store = place[0]
         schemas[store] = BaseState(bases[store]).schema(store) if store in bases else _opening_schema(log, part)
     return schemas

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from monolith.checkpoint import tensors_from_bytes
-from monolith.deltalog import DENSE_PART, GapError, IncrementKind, store_of
+from monolith.deltalog import DENSE_PART, GapError, IncrementKind, require_published, store_of
 from monolith.deltalog.follow.base_state import BaseState
 from monolith.deltalog.publish.store_publisher import serving_schema
 from monolith.errors import DataLossError, NotFoundError, OpError
@@ -86,9 +86,15 @@ class LogApplier:
         )
 
     def look_for_parts(self) -> None:
-        """Opens readers for parts that are new in the log."""
+        """Opens readers for parts that are new in the log.
+
+        Raises:
+            FailedPreconditionError: the log is the recovery record of a parameter server.
+        """
         for part in self._log.parts():
-            if part not in self.readers and part not in self._waiting and self._is_ours(part):
+            if not self._is_ours(part):
+                require_published(self._log.place, part)
+            elif part not in self.readers and part not in self._waiting:
                 place = store_of(part)
                 schema = None if place is None else serving_schema(self._stores[place[0]].schema)
                 following = self.version.get(part, -1) + 1

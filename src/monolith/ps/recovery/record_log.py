@@ -7,7 +7,7 @@ import time
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
-from monolith.deltalog import Audit, FileTransport, IncrementKind, PartWriter, rows_part
+from monolith.deltalog import Audit, FileTransport, IncrementKind, PartWriter, recovery_part
 from monolith.errors import AbortedError, DataLossError, UnavailableError
 from monolith.ps.recovery.chain import first_needed
 from monolith.ps.recovery.entries import RecordedState
@@ -89,7 +89,7 @@ class RecordLog:
         self.index, self.num_ps = index, num_ps
         self.owned = owned_ranges(num_ps)[index]
         """Buckets of the server."""
-        self.part = rows_part(f"ps-{index}-of-{num_ps}", self.owned)
+        self.part = recovery_part(index, num_ps, self.owned)
         self.title = f"recovery record of server {index} in '{folder}'"
         self._transport = FileTransport(f"{folder}/servers", segment_bytes=_SEGMENT_BYTES)
         self._writer: PartWriter | None = None
