@@ -123,6 +123,9 @@ def test_lists_arrays_and_a_column_for_all(predictor: Predictor) -> None:
     assert torch.equal(predictor.predict(one).outputs["score"], predictor.predict(many).outputs["score"])
 
 
+IDS, SPLITS = torch.arange(4), torch.arange(5)
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -142,6 +145,10 @@ def test_lists_arrays_and_a_column_for_all(predictor: Predictor) -> None:
         ({"price": np.full((4, 2), np.inf, np.float32)}, "input 'price': inf at"),
         ({"ages": torch.zeros(4)}, "input 'ages': rows of torch.float32 expected"),
         ({"ages": ml.Ragged.from_lists([[1]] * 4)}, "input 'ages': rows of torch.float32 expected"),
+        ({"user": IDS.to("meta")}, "input 'user': a tensor with values expected, got one of torch's meta device"),
+        ({"user": ml.Ragged(IDS.to("meta"), SPLITS, validate=False)}, "input 'user': a tensor with values expected"),
+        ({"price": torch.zeros(4, 2, device="meta")}, "input 'price': a tensor with values expected"),
+        ({"ages": ml.Ragged(torch.ones(4, device="meta"), SPLITS, validate=False)}, "input 'ages': a tensor with values"),
         ({"user": [1, 2, 3]}, "input 'user': 4 examples expected, as of 'ages', or one for all, got 3"),
     ],
 )

@@ -322,6 +322,7 @@ def checked_ids(column: str, values: Any) -> Tensor | Ragged:
             raise InvalidArgumentError(f"input {column!r}: ids must be rows of int64, got {flat.dtype}")
         if splits.dtype != torch.int64 or splits.ndim != 1 or not splits.shape[0] or not splits.is_cpu:
             raise InvalidArgumentError(f"input {column!r}: row_splits must be int64 [examples + 1] on the CPU")
+        _require_memory(column, flat)
         return values
     tensor = _tensor(column, values)
     if tensor.dtype != torch.int64:
@@ -360,6 +361,7 @@ def _ragged_numbers(column: str, values: Any, dtype: torch.dtype) -> Ragged:
         raise InvalidArgumentError(
             f"input {column!r}: rows of {dtype} expected, got {getattr(values, 'dtype', type(values).__name__)}"
         )
+    _require_memory(column, values.flat_values)
     _require_finite(column, values.flat_values)
     return values
 
@@ -388,7 +390,13 @@ def _tensor(column: str, values: Any) -> Tensor:
         )
     if values.ndim == 0:
         raise InvalidArgumentError(f"input {column!r}: one number for each example expected, got a single one")
+    _require_memory(column, values)
     return values if values.is_cpu else values.cpu()
+
+
+def _require_memory(column: str, values: Tensor) -> None:
+    if values.is_meta:
+        raise InvalidArgumentError(f"input {column!r}: a tensor with values expected, got one of torch's meta device")
 
 
 # Both
