@@ -17,8 +17,7 @@ inline uint32_t SlotOf(int64_t id) { return static_cast<uint32_t>(static_cast<ui
 // Returns the slot of a key in a table with these wide slots (TableSpec::wide_slots); kNumSlots for a wide key without
 // a wide slot.
 inline uint32_t SlotOfKey(int64_t key, const int32_t* wide_slots, uint32_t num_wide_slots) {
-  if (num_wide_slots == 0 || !IsWideKey(key)) [[likely]]
-    return SlotOf(key);
+  if (num_wide_slots == 0 || !IsWideKey(key)) return SlotOf(key);
   const uint32_t index = WideIndexOf(key);
   return index < num_wide_slots ? static_cast<uint32_t>(wide_slots[index]) : kNumSlots;
 }
