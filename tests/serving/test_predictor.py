@@ -148,7 +148,10 @@ IDS, SPLITS = torch.arange(4), torch.arange(5)
         ({"user": IDS.to("meta")}, "input 'user': a tensor with values expected, got one of torch's meta device"),
         ({"user": ml.Ragged(IDS.to("meta"), SPLITS, validate=False)}, "input 'user': a tensor with values expected"),
         ({"price": torch.zeros(4, 2, device="meta")}, "input 'price': a tensor with values expected"),
-        ({"ages": ml.Ragged(torch.ones(4, device="meta"), SPLITS, validate=False)}, "input 'ages': a tensor with values"),
+        (
+            {"ages": ml.Ragged(torch.ones(4, device="meta"), SPLITS, validate=False)},
+            "input 'ages': a tensor with values",
+        ),
         ({"user": [1, 2, 3]}, "input 'user': 4 examples expected, as of 'ages', or one for all, got 3"),
     ],
 )
