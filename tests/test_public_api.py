@@ -79,6 +79,19 @@ def test_package_door_describes_itself_and_lists_its_names(package: ModuleType) 
     assert [name for name in package.__all__ if not hasattr(package, name)] == []
 
 
+def test_no_class_name_exists_twice() -> None:
+    """A name with an underscore is private to its module; generated code keeps the names of its messages."""
+    homes: dict[str, list[str]] = {}
+    for path in sorted(Path(monolith.__file__).parent.rglob("*.py")):
+        if "_pb2" not in path.name:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            for node in ast.walk(tree):
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    homes.setdefault(node.name, []).append(path.name)
+    assert len(homes) > 1000
+    assert {name: files for name, files in homes.items() if len(files) > 1} == {}
+
+
 @pytest.mark.slow
 def test_a_name_is_imported_on_first_access() -> None:
     program = """

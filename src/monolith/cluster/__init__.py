@@ -8,4 +8,6 @@ from __future__ import annotations
 
 from monolith._doors import open_door as _open_door
 
-__getattr__, __dir__, __all__ = _open_door(__name__, {"RunnerSettings": "DiscoveryConfig"})
+__getattr__, __dir__, __all__ = _open_door(
+    __name__, {"RunnerSettings": "DiscoveryConfig", "SessionConfig": "SessionPeers"}
+)

@@ -21,7 +21,7 @@ from .liveness import ReservedPort as ReservedPort
 from .liveness import check_port as check_port
 from .manager import ClusterRequest as ClusterRequest
 from .manager import Incomplete as Incomplete
-from .manager import SessionConfig as SessionConfig
+from .manager import SessionPeers as SessionPeers
 from .manager import TrainingCluster as TrainingCluster
 from .manager import emit_store as emit_store
 from .manager import fetch_ps_cluster_from_file as fetch_ps_cluster_from_file

@@ -289,7 +289,7 @@ def assemble(request: ClusterRequest, chief_addr: str, ps_addrs: Sequence[str]) 
 
 
 @dataclass(frozen=True, slots=True)
-class SessionConfig:
+class SessionPeers:
     """The peers that a process may talk to; without a cluster, only itself."""
 
     cluster: dict[str, list[str]] = field(default_factory=dict)
@@ -306,12 +306,12 @@ class SessionConfig:
 
 def generate_session_config(
     cluster_and_task: tuple[dict[str, list[str]], dict[str, Any]] | None = None,
-) -> SessionConfig:
+) -> SessionPeers:
     """Returns the peers of a process: all servers, the chief, and the worker itself; none without a cluster."""
     if cluster_and_task is None:
-        return SessionConfig()
+        return SessionPeers()
     cluster, task = cluster_and_task
     filters = [f"/job:{_PS}", f"/job:{_CHIEF}"]
     if task["type"] != _CHIEF:
         filters.append(f"/job:{task['type']}/task:{task['index']}")
-    return SessionConfig(cluster, task, tuple(filters))
+    return SessionPeers(cluster, task, tuple(filters))

@@ -11,4 +11,4 @@ from __future__ import annotations
 
 from monolith._doors import open_door as _open_door
 
-__getattr__, __dir__, __all__ = _open_door(__name__, {"ExportOptions": "ExportConfig"})
+__getattr__, __dir__, __all__ = _open_door(__name__, {"ExportOptions": "ExportConfig", "RemoteRows": "ShardedRows"})

@@ -15,10 +15,10 @@ from .push.client import result_json as result_json
 from .remote_predictor import RemotePredictor as RemotePredictor
 from .served_model import ModelVersion as ModelVersion
 from .served_model import Prediction as Prediction
-from .shards.remote_rows import FetchedRows as FetchedRows
-from .shards.remote_rows import RemoteRows as RemoteRows
 from .shards.replicas import DiscoveredReplicas as DiscoveredReplicas
 from .shards.replicas import ListedReplicas as ListedReplicas
 from .shards.served_shard import ServedShard as ServedShard
 from .shards.served_shard import serve_shard as serve_shard
+from .shards.sharded_rows import FetchedRows as FetchedRows
+from .shards.sharded_rows import ShardedRows as ShardedRows
 from .task_model import TaskModel as TaskModel

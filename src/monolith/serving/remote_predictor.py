@@ -23,9 +23,9 @@ from monolith.export import DEFAULT_SIGNATURE, Signature
 from monolith.serving.export_versions import ExportVersions, FoundExport
 from monolith.serving.loaded_model import OWN_WEIGHTS, LoadedModel, LookupKeys, Weights
 from monolith.serving.served_model import ModelVersion, Prediction, ServedModel, lag_reason
-from monolith.serving.shards.remote_rows import FetchedRows, RemoteRows
 from monolith.serving.shards.row_versions import DenseSet, DenseSets
 from monolith.serving.shards.shard_tables import wire_names
+from monolith.serving.shards.sharded_rows import FetchedRows, ShardedRows
 from monolith.serving.version_watch import VersionWatch
 from monolith.tables import ALL_BUCKETS, KeyedRows, Schema, Segment, TableConfig
 from monolith.tables.local import LocalStore
@@ -55,7 +55,7 @@ class RemotePredictor(ServedModel, Closing):
             newest weights whose rows its shards have. None: the weights stay those of the export.
         threads: Number of requests whose graphs run concurrently; each has its own memory for rows.
         trial: Whether a child process loads and runs the graphs of the export first, as it does with newer versions.
-        options: Fields of `RemoteRowsConfig`: deadline, hedging, policy for lost shards.
+        options: Fields of `ShardedRowsConfig`: deadline, hedging, policy for lost shards.
 
     Raises:
         NotFoundError: there is no export.
@@ -78,7 +78,7 @@ class RemotePredictor(ServedModel, Closing):
         self._threads = threads
         self._versions = ExportVersions(path)
         newest = self._versions.newest(trial=trial)
-        self._remote = RemoteRows(model or newest.export.manifest.name, {}, shards, **options)
+        self._remote = ShardedRows(model or newest.export.manifest.name, {}, shards, **options)
         self._dense = None if follow is None else DenseSets()
         self._live = EntryModel(newest, self._remote, self._dense, threads=threads)
         newest.export.folder.release()
@@ -222,7 +222,7 @@ _MOST_ROWS = 200_000
 class EntryModel:
     """Model whose rows are looked up at shards for each request. Thread-safe."""
 
-    def __init__(self, version: FoundExport, remote: RemoteRows, dense: DenseSets | None, *, threads: int) -> None:
+    def __init__(self, version: FoundExport, remote: ShardedRows, dense: DenseSets | None, *, threads: int) -> None:
         self.export = version.export
         self.manifest = version.export.manifest
         _require_shards(version, remote)
@@ -337,7 +337,7 @@ class EntryModel:
             store.overwrite(known, np.concatenate([fetched.rows[table].numpy().reshape(-1) for table in own]))
 
 
-def _require_shards(version: FoundExport, remote: RemoteRows) -> None:
+def _require_shards(version: FoundExport, remote: ShardedRows) -> None:
     num_shards = version.with_rows.manifest.shards
     if num_shards and remote.num_shards != num_shards:
         raise FailedPreconditionError(

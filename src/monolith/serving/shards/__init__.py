@@ -1,6 +1,6 @@
 """Shards: rows divided among processes by bucket, and the clients that look them up.
 
-`served_shard.py` starts a shard, `shard_server.py` serves its `shard_tables.py`. `remote_rows.py` looks rows up at all
+`served_shard.py` starts a shard, `shard_server.py` serves its `shard_tables.py`. `sharded_rows.py` looks rows up at all
 shards: `replicas.py` resolves their addresses, `channels.py` calls the shards and hedges requests.
 """
 

@@ -16,7 +16,7 @@ DATA_CENTRES: Final = (
     "replicas are not separated by data centre; give each its own discovery service and DiscoverySyncBackend"
 )
 LOOKUP_DEADLINE: Final = (
-    "the reader of the rows sets the deadline: monolith.serving.RemoteRows(max_rpc_deadline_millis=...)"
+    "the reader of the rows sets the deadline: monolith.serving.ShardedRows(max_rpc_deadline_millis=...)"
 )
 FOUNTAIN: Final = "the external data service is not public"
 TENSORFLOW: Final = "it tunes TensorFlow, which is not used"

@@ -1,4 +1,4 @@
-"""`RemoteRows`: looks up rows at the shards of a model, within a strict deadline.
+"""`ShardedRows`: looks up rows at the shards of a model, within a strict deadline.
 
 If a replica fails, hangs or returns an invalid answer, another one of its shard is tried while there is time. If a
 shard has none left, the lookup fails; zeros are returned for its rows only if configured.
@@ -45,8 +45,8 @@ _SHUN_SECONDS = 5.0
 
 
 @config
-class RemoteRowsConfig(Config):
-    """Keyword arguments of `RemoteRows`."""
+class ShardedRowsConfig(Config):
+    """Keyword arguments of `ShardedRows`."""
 
     max_rpc_deadline_millis: float = 3000.0
     """Deadline of a lookup; it is sent with every call, so that shards cancel their work, too."""
@@ -61,9 +61,9 @@ class RemoteRowsConfig(Config):
     def __post_init__(self) -> None:
         require_positive(self, "max_rpc_deadline_millis")
         if self.hedge_millis is not None and self.hedge_millis <= 0:
-            raise InvalidArgumentError(f"RemoteRows: hedge_millis must be above 0 or None, got {self.hedge_millis}")
+            raise InvalidArgumentError(f"ShardedRows: hedge_millis must be above 0 or None, got {self.hedge_millis}")
         if self.lost_shards not in ("fail", "zeros"):
-            raise InvalidArgumentError(f"RemoteRows: lost_shards must be 'fail' or 'zeros', got {self.lost_shards!r}")
+            raise InvalidArgumentError(f"ShardedRows: lost_shards must be 'fail' or 'zeros', got {self.lost_shards!r}")
 
 
 class FetchedRows(NamedTuple):
@@ -99,14 +99,14 @@ class _ShardPart(NamedTuple):
     lookups: list[_TableLookup]
 
 
-class RemoteRows(Closing):
+class ShardedRows(Closing):
     """Rows of a model whose shards are other processes. Thread-safe; the first call opens connections.
 
     Args:
         model: Name of the model.
         tables: Table name at the shards -> its dim.
         shards: The addresses of the replicas of each shard, or a `Replicas` that resolves them.
-        options: The fields of `RemoteRowsConfig`, by name.
+        options: The fields of `ShardedRowsConfig`, by name.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class RemoteRows(Closing):
         self._model = model
         self._dims = dict(tables)
         self._replicas: Replicas = ListedReplicas(shards) if isinstance(shards, Sequence) else shards
-        self._config = RemoteRowsConfig(**options)
+        self._config = ShardedRowsConfig(**options)
         self._clock = self._config.clock or SystemClock()
         self._channels = ShardChannels(self._config.credentials)
         self.num_shards = self._replicas.num_shards
@@ -129,7 +129,7 @@ class RemoteRows(Closing):
         """Address -> time of its last failure."""
         self._random = random.Random()  # noqa: S311 - load balancing, not security
 
-    def of_version(self, version: int | None, tables: Mapping[str, int]) -> RemoteRows:
+    def of_version(self, version: int | None, tables: Mapping[str, int]) -> ShardedRows:
         """Returns a view of these shards for one version of the model and its tables; closed with this object.
 
         Args:

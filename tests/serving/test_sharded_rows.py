@@ -35,9 +35,9 @@ from monolith.online import DeltaPublisher
 from monolith.rpc.credentials import ClientCredentials, ServerCredentials
 from monolith.serving.protos import prediction_service_pb2 as messages
 from monolith.serving.shards.channels import HedgedRequest, ShardChannels
-from monolith.serving.shards.remote_rows import RemoteRows
 from monolith.serving.shards.replicas import DiscoveredReplicas, ListedReplicas, ShardNumber, shard_role
 from monolith.serving.shards.served_shard import serve_shard
+from monolith.serving.shards.sharded_rows import ShardedRows
 from monolith.serving.tensor_messages import message_of, value_of
 from monolith.tables import LocalStore, Segment, TableConfig, TableGroup, compressors
 from serving.shard_process import ShardProcess, ShardProcesses
@@ -103,7 +103,7 @@ def require_equal(found: dict[str, torch.Tensor], ids: dict[str, torch.Tensor]) 
 @pytest.mark.slow
 def test_rows_are_those_of_one_table_while_replicas_die_and_hang(shards: list[list[ShardProcess]]) -> None:
     ids = everything()
-    with RemoteRows("m", DIMS, addresses(shards), max_rpc_deadline_millis=LONG, hedge_millis=50) as remote:
+    with ShardedRows("m", DIMS, addresses(shards), max_rpc_deadline_millis=LONG, hedge_millis=50) as remote:
         found = remote.lookup(ids)
         require_equal(found.rows, ids)
         assert found.lost_shards == ()
@@ -132,12 +132,12 @@ def test_a_shard_that_hangs_ends_a_lookup_at_its_deadline_and_zeros_are_a_policy
     ids = everything()
     for replica in shards[1]:
         replica.send(signal.SIGSTOP)
-    with RemoteRows("m", DIMS, addresses(shards), max_rpc_deadline_millis=LONG) as remote:
+    with ShardedRows("m", DIMS, addresses(shards), max_rpc_deadline_millis=LONG) as remote:
         began = time.monotonic()
         with pytest.raises(DeadlineExceededError, match=r"shard 1 of m: none of its 2 replicas answered within 500 ms"):
             remote.lookup(ids, deadline_millis=500)
         assert 0.4 < time.monotonic() - began < LONG / 1000
-    with RemoteRows("m", DIMS, addresses(shards), max_rpc_deadline_millis=500, lost_shards="zeros") as remote:
+    with ShardedRows("m", DIMS, addresses(shards), max_rpc_deadline_millis=500, lost_shards="zeros") as remote:
         found = remote.lookup(ids)
     assert found.lost_shards == (1,)
     for name, keys in ids.items():
@@ -149,7 +149,7 @@ def test_a_shard_that_hangs_ends_a_lookup_at_its_deadline_and_zeros_are_a_policy
 def test_a_shard_without_replicas_fails_with_the_error_of_its_last_one(shards: list[list[ShardProcess]]) -> None:
     for replica in shards[0]:
         replica.send(signal.SIGKILL)
-    with RemoteRows("m", DIMS, addresses(shards), max_rpc_deadline_millis=LONG) as remote:
+    with ShardedRows("m", DIMS, addresses(shards), max_rpc_deadline_millis=LONG) as remote:
         began = time.monotonic()
         with pytest.raises(UnavailableError, match="shard at 127"):
             remote.lookup(everything())
@@ -159,7 +159,7 @@ def test_a_shard_without_replicas_fails_with_the_error_of_its_last_one(shards: l
 @pytest.mark.slow
 def test_importing_the_remote_predictor_opens_nothing() -> None:
     program = (
-        "import os, threading, monolith.serving.shards.remote_rows\n"
+        "import os, threading, monolith.serving.shards.sharded_rows\n"
         "links = [os.readlink(f'/proc/self/fd/{each}') for each in os.listdir('/proc/self/fd') if"
         " os.path.islink(f'/proc/self/fd/{each}')]\n"
         "import sys\n"
@@ -235,10 +235,10 @@ def test_a_replica_that_answers_nonsense_is_replaced_and_alone_it_is_an_error(ki
             )
             both = [[liar.address, shard.server.address]]
             for _ in range(4):
-                with RemoteRows("m", DIMS, both, max_rpc_deadline_millis=LONG) as remote:
+                with ShardedRows("m", DIMS, both, max_rpc_deadline_millis=LONG) as remote:
                     found = remote.lookup({"item": torch.tensor([1, 2])})
                     assert found.rows["item"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
-        with RemoteRows("m", DIMS, [[liar.address]], max_rpc_deadline_millis=LONG) as remote:
+        with ShardedRows("m", DIMS, [[liar.address]], max_rpc_deadline_millis=LONG) as remote:
             with pytest.raises(OpError) as caught:
                 remote.lookup({"item": torch.tensor([1, 2])})
             assert not isinstance(caught.value, InvalidArgumentError | DeadlineExceededError)
@@ -254,7 +254,7 @@ def test_what_a_shard_refuses_is_not_tried_elsewhere() -> None:
     try:
         both = [[each.address for each in liars]]
         with (
-            RemoteRows("m", DIMS, both, max_rpc_deadline_millis=LONG) as remote,
+            ShardedRows("m", DIMS, both, max_rpc_deadline_millis=LONG) as remote,
             pytest.raises(InvalidArgumentError, match="no such table"),
         ):
             remote.lookup({"item": torch.tensor([1])})
@@ -286,7 +286,7 @@ def test_a_connection_that_is_cut_in_the_middle_is_an_error_and_another_replica_
         with served() as shard:
             port = listener.getsockname()[1]
             both = [[f"127.0.0.1:{port}", shard.server.address]]
-            with RemoteRows("m", DIMS, both, max_rpc_deadline_millis=LONG, hedge_millis=50) as remote:
+            with ShardedRows("m", DIMS, both, max_rpc_deadline_millis=LONG, hedge_millis=50) as remote:
                 for _ in range(5):
                     assert remote.lookup({"item": torch.tensor([1])}).rows["item"].tolist() == [[0.0, 0.0]]
     finally:
@@ -300,7 +300,7 @@ def test_a_token_is_needed_where_the_shard_requires_one() -> None:
     with served(credentials=ServerCredentials(token="secret")) as shard:  # noqa: S106 - of this test
         for token, known in ((None, False), ("wrong", False), ("secret", True)):
             credentials = ClientCredentials(token=token)
-            with RemoteRows(
+            with ShardedRows(
                 "m", DIMS, [[shard.server.address]], credentials=credentials, max_rpc_deadline_millis=LONG
             ) as remote:
                 if known:
@@ -341,7 +341,7 @@ def test_another_model_version_or_signature_is_not_found_and_a_filter_is_honoure
 def test_replicas_come_from_discovery_and_one_that_comes_later_is_found(tmp_path: Path) -> None:
     with served() as shard, HostServiceDiscovery(str(tmp_path)) as discovery:
         replicas = DiscoveredReplicas(discovery, "m", 1, refresh_seconds=0.0)
-        with RemoteRows("m", DIMS, replicas, max_rpc_deadline_millis=LONG) as remote:
+        with ShardedRows("m", DIMS, replicas, max_rpc_deadline_millis=LONG) as remote:
             with pytest.raises(UnavailableError, match="shard 0 of m: no replica of it is known"):
                 remote.lookup({"item": torch.tensor([1])})
             discovery.register(shard_role("m", 0), 0, shard.server.address)
@@ -361,7 +361,7 @@ def test_replicas_come_from_discovery_and_one_that_comes_later_is_found(tmp_path
     ],
 )
 def test_wrong_ids_are_refused_before_anything_is_sent(ids: dict[str, torch.Tensor], words: str) -> None:
-    with RemoteRows("m", DIMS, [["127.0.0.1:1"]]) as remote, pytest.raises(InvalidArgumentError, match=words):
+    with ShardedRows("m", DIMS, [["127.0.0.1:1"]]) as remote, pytest.raises(InvalidArgumentError, match=words):
         remote.lookup(ids)
 
 
@@ -385,7 +385,7 @@ def test_a_race_calls_each_replica_once_and_hedges_by_its_clock() -> None:
 def test_options_and_shard_numbers_that_cannot_be_are_refused() -> None:
     for options in ({"max_rpc_deadline_millis": 0}, {"hedge_millis": -1}, {"lost_shards": "ones"}):
         with pytest.raises((InvalidArgumentError, ValueError)):
-            RemoteRows("m", DIMS, [["127.0.0.1:1"]], **options)
+            ShardedRows("m", DIMS, [["127.0.0.1:1"]], **options)
     for text in ("3/3", "a/b", "1", "0/0", "0/2000", "-1/2"):
         with pytest.raises(InvalidArgumentError):
             ShardNumber.parse(text)
