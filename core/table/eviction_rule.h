@@ -1,4 +1,4 @@
-// Which rows a table gives up: those that expired, and above its cap those of the lowest scores. For processors and
+// Which rows a table evicts: those that expired, and above its cap those of the lowest scores. For processors and
 // GPUs (device/kernels/eviction.h).
 #pragma once
 
