@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -46,11 +45,6 @@ class SyncRule(Config):
             seconds = getattr(self, name)
             if seconds is not None and not seconds >= 0:
                 raise ValueError(f"SyncRule: {name} must be >= 0 seconds of event time, got {seconds!r}")
-
-    @property
-    def is_frozen(self) -> bool:
-        """Whether the copy is loaded only once, when measuring begins."""
-        return math.isinf(self.rows_seconds) and (self.dense_seconds is None or math.isinf(self.dense_seconds))
 
 
 class Due(NamedTuple):
