@@ -84,7 +84,7 @@ class Calls:
         self.failing += [name for name, test in content.items() if test["failed"]]
 
     def select(self, mutant: Mutant, area: Area, *, budget: float, thorough: bool) -> Selection:
-        """Select the tests that call the mutated function, and all tests of a file named after its module.
+        """Select the tests that call the mutated function, then the other tests of files named after its module.
 
         Args:
             mutant: The mutant to test.
@@ -95,12 +95,12 @@ class Calls:
         files = {file: self.by_file.get(file, []) for file in area.test_files(self.root)}
         if thorough or area.is_cpp:
             return _select(list(files.items()), float("inf") if thorough else budget)
-        named = {file for file in files if _is_named_after(file, mutant.path)}
+        named = [file for file in files if _is_named_after(file, mutant.path)]
         for matches in self._filters(mutant):
             matching = {file: [test for test in tests if matches(file, test)] for file, tests in files.items()}
             if any(matching.values()):
-                matching |= {file: files[file] for file in named}
                 ordered = sorted(matching.items(), key=lambda item: (item[0] not in named, _seconds(item[1])))
+                ordered += [(file, [test for test in files[file] if test not in matching[file]]) for file in named]
                 return _select([(file, tests) for file, tests in ordered if tests], budget)
         return _select(list(files.items()), budget)
 
@@ -139,4 +139,4 @@ def _select(files: list[tuple[str, list[RecordedTest]]], budget: float) -> Selec
                 tests.append(test.id)
                 seconds += test.seconds
         names.append(file)
-    return Selection(names, tests, seconds)
+    return Selection(list(dict.fromkeys(names)), tests, seconds)
