@@ -71,14 +71,14 @@ inline bool PutWord(const IndexPlace& place, uint64_t word) {
   return false;
 }
 
-// Gives a row's number back. REQUIRES: the index has the row under this hash, and no other thread erases it.
-inline void EraseRow(const TableView& table, uint64_t process_key, uint64_t hash, uint32_t row) {
+// What is left to do is to give the row's number back. REQUIRES: the index has the row under this hash, and no other
+// thread removes it.
+inline void RemoveRow(const TableView& table, uint64_t process_key, uint64_t hash, uint32_t row) {
   const IndexPlace home = PlaceOf(table, process_key, hash);
   uint64_t probe = 0;
   while (Peek(home.At(probe)) != WordOf(hash, row)) ++probe;
   atomicExch(home.At(probe), kErasedWord);
   table.HeaderAt(row)->meta = kHoleMeta;
-  table.free_rows[atomicAdd(&table.counters->num_free, 1u)] = row;
 }
 
 struct FindRows {
@@ -205,7 +205,8 @@ struct EraseRows {
     const uint32_t row = rows[place];
     if (row == kNoRow) return;
     const TableView& table = tables.views[ids.TableAt(place)];
-    EraseRow(table, tables.process_key, HashInBucket(ids.BucketAt(place), ids.keys[place]), row);
+    RemoveRow(table, tables.process_key, HashInBucket(ids.BucketAt(place), ids.keys[place]), row);
+    table.free_rows[atomicAdd(&table.counters->num_free, 1u)] = row;
   }
 };
 

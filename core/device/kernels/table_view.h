@@ -40,6 +40,9 @@ struct TableView {
   RowHeader* HeaderAt(uint32_t row) const { return chunks[row >> chunk_bits].headers + InChunk(row); }
   float* PayloadAt(uint32_t row) const { return chunks[row >> chunk_bits].payloads + uint64_t{InChunk(row)} * stride; }
 
+  // For passes over all rows: how many of these row numbers were ever used. Headers of others may hold anything.
+  uint32_t UsedRows(uint32_t num_rows) const { return num_rows < counters->next_row ? num_rows : counters->next_row; }
+
   // REQUIRES: the row has a key. Wide keys do not determine their bucket (table/slot_keys.h).
   uint32_t BucketOfRow(uint32_t row) const {
     const Chunk& chunk = chunks[row >> chunk_bits];
