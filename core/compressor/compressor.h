@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/params.h"
+#include "compressor/quantiser_rule.h"
 
 namespace monolith {
 
@@ -28,6 +29,8 @@ class Compressor {
   virtual void Retrieve(const float* weights, float* values, int dim, int64_t step) const;
   // `gradient` is copied, never changed.
   virtual void Backward(const float* weights, const float* gradient, float* result, int dim, int64_t step) const;
+  // The rule of these two.
+  virtual QuantiserRule quantiser() const { return {}; }
 };
 
 // Kinds: fp32 fp16 bf16 fixed_r8 (r) one_bit (step_size, init_scale, max_scale, amplitude).

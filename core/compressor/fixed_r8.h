@@ -25,6 +25,7 @@ class FixedR8Compressor final : public Compressor {
   void Decode(const std::byte* bytes, float* values, int dim) const override;
 
   bool quantises_training() const override { return true; }
+  QuantiserRule quantiser() const override { return QuantiserRule(rule_); }
   void Retrieve(const float* weights, float* values, int dim, int64_t step) const override;
 
  private:

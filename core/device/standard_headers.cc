@@ -16,6 +16,7 @@ using uint16_t = unsigned short;
 using uint32_t = unsigned int;
 using uint64_t = unsigned long long;
 using uintptr_t = unsigned long long;
+#define UINT32_MAX 0xffffffffu
 )"},
     {"cstddef", R"(#pragma once
 namespace std {

@@ -10,6 +10,7 @@ class Constant final : public Initializer {
  public:
   explicit Constant(float value) : rule_{value} {}
   void Fill(uint64_t seed, float* weights, int dim) const override { std::fill_n(weights, dim, rule_.Weight(seed, 0)); }
+  InitializerRule rule(int) const override { return InitializerRule(rule_); }
 
  private:
   ConstantRule rule_;

@@ -20,6 +20,7 @@ class RandomNormal final : public Initializer {
     if (dim >= kFewWeights) return FillBlocks(rule, seed, weights, dim);
     for (int i = 0; i < dim; ++i) weights[i] = rule.Weight(seed, i);
   }
+  InitializerRule rule(int) const override { return InitializerRule(rule_); }
 
  private:
   // Apart, because what it keeps on the stack would slow down rows of few weights.

@@ -11,6 +11,7 @@ class RandomUniform final : public Initializer {
  public:
   explicit RandomUniform(const UniformRule& rule) : rule_(rule) {}
   void Fill(uint64_t seed, float* weights, int dim) const override { rule_.Fill(seed, weights, dim); }
+  InitializerRule rule(int) const override { return InitializerRule(rule_); }
 
  private:
   UniformRule rule_;
@@ -20,6 +21,7 @@ class GlorotUniform final : public Initializer {
  public:
   explicit GlorotUniform(double scale) : scale_(scale) {}
   void Fill(uint64_t seed, float* weights, int dim) const override { GlorotRule(scale_, dim).Fill(seed, weights, dim); }
+  InitializerRule rule(int dim) const override { return InitializerRule(GlorotRule(scale_, dim)); }
 
  private:
   double scale_;

@@ -34,6 +34,11 @@ class DelayCompensation final : public RowOptimizer {
     Compensate(compensated.data(), gradient, weights, context.latest, dim(), lambda_);
     base_->Update(context, weights, state, compensated.data());
   }
+  RuleView rule() const override {
+    RuleView view = base_->rule();
+    view.delay_compensation_lambda = lambda_;
+    return view;
+  }
 
  private:
   std::unique_ptr<RowOptimizer> base_;

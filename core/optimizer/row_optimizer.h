@@ -13,6 +13,22 @@
 
 namespace monolith {
 
+// What an optimizer is made of, for those that run its rule themselves: a GPU gets the rule's bytes.
+struct RuleView {
+  const void* type;  // RuleType<Rule>()
+  const void* rule;  // owned by the optimizer
+  size_t bytes;
+  float delay_compensation_lambda = 0.0f;  // 0: none
+  bool stochastic_rounding = false;
+};
+
+// A different address for each type of rule.
+template <typename Rule>
+const void* RuleType() {
+  static constexpr Rule* kType = nullptr;
+  return &kType;
+}
+
 class RowOptimizer {
  public:
   virtual ~RowOptimizer() = default;
@@ -27,6 +43,7 @@ class RowOptimizer {
   virtual void InitState(std::byte* state) const = 0;
   // `gradient` is never written. No argument overlaps another.
   virtual void Update(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const = 0;
+  virtual RuleView rule() const = 0;
 
  protected:
   explicit RowOptimizer(int dim) : dim_(dim) {}

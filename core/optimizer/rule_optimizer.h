@@ -39,6 +39,8 @@ class ElementwiseOptimizer final : public RowOptimizer {
     }
   }
 
+  RuleView rule() const override { return {RuleType<Rule>(), &rule_, sizeof(rule_)}; }
+
  private:
   void LearnSegment(int dim, const UpdateContext& context, float* weights, std::byte* state,
                     const float* gradient) const {
@@ -82,6 +84,7 @@ class SegmentOptimizer final : public RowOptimizer {
   void Update(const UpdateContext& context, float* weights, std::byte* state, const float* gradient) const override {
     WithInstructions([=, this, &context] { rule_.Learn(context, weights, state, gradient, dim()); });
   }
+  RuleView rule() const override { return {RuleType<Rule>(), &rule_, sizeof(rule_)}; }
 
  private:
   Rule rule_;

@@ -32,6 +32,11 @@ class StochasticRounding final : public RowOptimizer {
       RoundAll(weights + begin, uniforms, count);
     }
   }
+  RuleView rule() const override {
+    RuleView view = base_->rule();
+    view.stochastic_rounding = true;
+    return view;
+  }
 
  private:
   std::unique_ptr<RowOptimizer> base_;

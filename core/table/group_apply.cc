@@ -9,6 +9,7 @@
 #include "table/group.h"
 #include "table/planned_walk.h"
 #include "table/row_copy.h"
+#include "table/row_seed.h"
 
 namespace monolith {
 namespace {
@@ -208,7 +209,7 @@ class Applier {
   void Learn(const PlannedId& id, std::byte* payload, const float* gradient) const {
     const TableSpec& spec = id.table.spec;
     auto* weights = reinterpret_cast<float*>(payload);
-    const uint64_t seed = Combine(spec.RowSeed(id.id), static_cast<uint64_t>(update_.step));
+    const uint64_t seed = UpdateSeedOf(spec.RowSeed(id.id), update_.step);
     const float* latest = LatestOf(id);
     const float* rate = update_.learning_rates.data() + first_rate_[id.table_place];
     for (const Segment& segment : spec.segments()) {

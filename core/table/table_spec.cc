@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "table/row.h"
+#include "table/row_seed.h"
 
 namespace monolith {
 
@@ -107,8 +108,8 @@ uint64_t TableSpec::CountedHash(uint64_t hash, int64_t key) const {
 }
 
 uint64_t TableSpec::RowSeed(int64_t key) const {
-  if (wide_slots_.empty() || !IsWideKey(key)) return Combine(seed, static_cast<uint64_t>(key));
-  return Combine(Combine(seed, static_cast<uint64_t>(key) & kBelowBucket), SlotOfKey(key));
+  if (wide_slots_.empty() || !IsWideKey(key)) return RowSeedOf(seed, key);
+  return RowSeedOfWide(seed, key, SlotOfKey(key));
 }
 
 void TableSpec::InitPayload(int64_t id, std::byte* payload) const {
@@ -119,7 +120,7 @@ void TableSpec::InitPayload(int64_t id, std::byte* payload) const {
   for (size_t i = 0; i < segments_.size(); ++i) {
     const Segment& segment = segments_[i];
     auto* weights = reinterpret_cast<float*>(payload);
-    segment.initializer->Fill(Combine(row_seed, i), weights + segment.first_dim, segment.dim);
+    segment.initializer->Fill(FirstWeightsSeedOf(row_seed, i), weights + segment.first_dim, segment.dim);
     segment.optimizer->InitState(payload + segment.state_offset);
   }
 }

@@ -15,11 +15,11 @@
 #include "initializer/initializer.h"
 #include "optimizer/row_optimizer.h"
 #include "table/eviction_rule.h"
+#include "table/nonfinite.h"
 #include "table/slot_keys.h"
 
 namespace monolith {
 
-enum class NonFinite { kRaise, kSkip, kApply };  // effect of a NaN or infinite gradient
 enum class CapEviction { kLeastRecentlyUsed, kLeastFrequentlyUsed };
 
 struct Kernel {  // kind and parameters of an optimizer, initializer, compressor or filter
