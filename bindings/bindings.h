@@ -10,6 +10,9 @@
 namespace monolith {
 
 class Group;
+namespace device {
+class DeviceGroup;
+}
 
 // Returns the name of the class in monolith.errors for a code.
 const char* ErrorClassName(Code code);
@@ -31,6 +34,9 @@ void BindPlanMerge(nanobind::module_& m);
 void BindGroupMerging(nanobind::class_<Group>& group);
 // Reading row blocks from groups and loading them. Called by BindGroup; must follow the cut, whose iterator it uses.
 void BindGroupBlocks(nanobind::module_& m, nanobind::class_<Group>& group);
+// Tables whose rows are on a device, and where their kernels run. Must follow the group.
+void BindDevice(nanobind::module_& m);
+void BindDeviceBlocks(nanobind::class_<device::DeviceGroup>& group);
 // Pooled lookups of many slots, and their gradients.
 void BindPooledSlots(nanobind::module_& m);
 // The cut, and iterators over row blocks.

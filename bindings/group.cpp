@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "bindings.h"
+#include "group_stats.h"
 #include "kernel.h"
 #include "spans.h"
 #include "table/cut.h"
@@ -49,20 +50,6 @@ std::vector<int> SegmentNumbers(const Group& group, int table, int Segment::* me
   std::vector<int> numbers;
   for (const Segment& segment : group.table(table).spec.segments()) numbers.push_back(segment.*member);
   return numbers;
-}
-
-nb::dict StatsOf(const Group& group, int table) {
-  const TableStats stats = WithoutGil([&] { return group.Stats(table); });
-  nb::dict result;
-  result["rows"] = stats.rows;
-  result["evicted"] = stats.evicted;
-  result["row_bytes"] = stats.row_bytes;
-  result["index_bytes"] = stats.index_bytes;
-  result["other_bytes"] = stats.other_bytes;
-  result["tombstones"] = stats.tombstones;
-  result["index_load"] = stats.index_load;
-  result["overhead_per_id"] = stats.overhead_per_id;
-  return result;
 }
 
 void BindPlan(nb::module_& m) {
@@ -284,7 +271,9 @@ void BindWhole(nb::class_<Group>& group) {
           "ids", [](const Group& self, int table) { return ArrayOf(WithoutGil([&] { return self.Ids(table); })); },
           "table"_a)
       .def("rows_by_slot", &Group::RowsBySlot, "table"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def("stats", &StatsOf, "table"_a);
+      .def(
+          "stats", [](const Group& self, int table) { return DictOf(WithoutGil([&] { return self.Stats(table); })); },
+          "table"_a);
 }
 
 void BindHistory(nb::class_<Group>& group) {

@@ -16,6 +16,7 @@
 #include "bindings.h"
 #include "block_iterator.h"
 #include "buffer_view.h"
+#include "device/device_group.h"
 #include "filter/saved_counts.h"
 #include "format/row_block.h"
 #include "table/group.h"
@@ -63,14 +64,26 @@ void CheckBlocks(Group& group, const BlockList& blocks, Range buckets, const Sou
   WithoutGil([&] { group.CheckBlocks(RowBlockView::AllOf(bytes), buckets.first, buckets.second, schemas); });
 }
 
-Loaded LoadPacked(Group& group, nb::handle data, Range buckets) {
-  const BufferView view(data);
-  return WithoutGil([&] { return group.Load(RowBlockView::AllIn(BytesOf(view)), buckets.first, buckets.second, {}); });
+Loaded LoadAll(Group& group, std::span<const RowBlockView> blocks, Range buckets) {
+  return group.Load(blocks, buckets.first, buckets.second, {});
+}
+Loaded LoadAll(device::DeviceGroup& group, std::span<const RowBlockView> blocks, Range buckets) {
+  return group.Load(blocks, buckets.first, buckets.second);
 }
 
-void CheckPacked(Group& group, nb::handle data, Range buckets) {
+template <typename AnyGroup>
+Loaded LoadPacked(AnyGroup& group, nb::handle data, Range buckets) {
   const BufferView view(data);
-  WithoutGil([&] { group.CheckBlocks(RowBlockView::AllIn(BytesOf(view)), buckets.first, buckets.second, {}); });
+  return WithoutGil([&] { return LoadAll(group, RowBlockView::AllIn(BytesOf(view)), buckets); });
+}
+
+Group& HostOf(Group& group) { return group; }
+Group& HostOf(device::DeviceGroup& group) { return group.host(); }
+
+template <typename AnyGroup>
+void CheckPacked(AnyGroup& group, nb::handle data, Range buckets) {
+  const BufferView view(data);
+  WithoutGil([&] { HostOf(group).CheckBlocks(RowBlockView::AllIn(BytesOf(view)), buckets.first, buckets.second, {}); });
 }
 
 // Concatenates all parts to one object.
@@ -100,7 +113,47 @@ nb::bytes WithoutCountsOf(const nb::bytes& payload, const std::string& table, co
   return nb::bytes(left.data(), left.size());
 }
 
+// The calls that groups of this process and those on devices share.
+template <typename AnyGroup>
+void BindBlocks(nb::class_<AnyGroup>& group) {
+  group
+      .def(
+          "changes",
+          [](AnyGroup& self, uint64_t since, Range buckets, bool state) {
+            return BlockIterator(WithoutGil([&] { return self.Changes(since, buckets.first, buckets.second, state); }));
+          },
+          "since"_a, "buckets"_a, "state"_a, nb::keep_alive<0, 1>())
+      .def(
+          "packed_changes",
+          [](AnyGroup& self, uint64_t since, Range buckets, bool state) {
+            return Joined(WithoutGil([&] { return self.PackedChanges(since, buckets.first, buckets.second, state); }));
+          },
+          "since"_a, "buckets"_a, "state"_a)
+      .def("check_packed", &CheckPacked<AnyGroup>, "data"_a, "buckets"_a,
+           nb::sig("def check_packed(self, data: bytes | bytearray | memoryview, buckets: tuple[int, int]) -> None"))
+      .def("load_packed", &LoadPacked<AnyGroup>, "data"_a, "buckets"_a,
+           nb::sig("def load_packed(self, data: bytes | bytearray | memoryview, buckets: tuple[int, int]) -> Loaded"));
+}
+
 }  // namespace
+
+void BindDeviceBlocks(nb::class_<device::DeviceGroup>& group) {
+  BindBlocks(group);
+  group
+      .def(
+          "check",
+          [](device::DeviceGroup& self, const BlockList& blocks, Range buckets) {
+            CheckBlocks(self.host(), blocks, buckets, {});
+          },
+          "blocks"_a, "buckets"_a)
+      .def(
+          "load",
+          [](device::DeviceGroup& self, const BlockList& blocks, Range buckets) {
+            const auto bytes = BytesOf(blocks);
+            return WithoutGil([&] { return LoadAll(self, RowBlockView::AllOf(bytes), buckets); });
+          },
+          "blocks"_a, "buckets"_a);
+}
 
 void BindGroupBlocks(nb::module_& m, nb::class_<Group>& group) {
   m.def(
@@ -114,25 +167,9 @@ void BindGroupBlocks(nb::module_& m, nb::class_<Group>& group) {
               "Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C')]"));
   m.def("without_counts", &WithoutCountsOf, "payload"_a, nb::kw_only(), "table"_a, "wide_slots"_a, "bucket"_a,
         "keys"_a);
-  group
-      .def(
-          "changes",
-          [](Group& self, uint64_t since, Range buckets, bool state) {
-            return BlockIterator(WithoutGil([&] { return self.Changes(since, buckets.first, buckets.second, state); }));
-          },
-          "since"_a, "buckets"_a, "state"_a, nb::keep_alive<0, 1>())
-      .def(
-          "packed_changes",
-          [](Group& self, uint64_t since, Range buckets, bool state) {
-            return Joined(WithoutGil([&] { return self.PackedChanges(since, buckets.first, buckets.second, state); }));
-          },
-          "since"_a, "buckets"_a, "state"_a)
-      .def("check", &CheckBlocks, "blocks"_a, "buckets"_a, "source_schemas"_a.none())
-      .def("load", &LoadBlocks, "blocks"_a, "buckets"_a, "source_schemas"_a.none())
-      .def("check_packed", &CheckPacked, "data"_a, "buckets"_a,
-           nb::sig("def check_packed(self, data: bytes | bytearray | memoryview, buckets: tuple[int, int]) -> None"))
-      .def("load_packed", &LoadPacked, "data"_a, "buckets"_a,
-           nb::sig("def load_packed(self, data: bytes | bytearray | memoryview, buckets: tuple[int, int]) -> Loaded"));
+  BindBlocks(group);
+  group.def("check", &CheckBlocks, "blocks"_a, "buckets"_a, "source_schemas"_a.none() = nb::none())
+      .def("load", &LoadBlocks, "blocks"_a, "buckets"_a, "source_schemas"_a.none() = nb::none());
 }
 
 }  // namespace monolith

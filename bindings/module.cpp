@@ -13,6 +13,7 @@ NB_MODULE(_core, m) {
   monolith::BindWorkerClock(m);
   monolith::BindCut(m);
   monolith::BindGroup(m);
+  monolith::BindDevice(m);
   monolith::BindPooledSlots(m);
   monolith::BindSnapshot(m);
   monolith::BindExamples(m);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "device/device_group.h"
 #include "format/crc32c.h"
 #include "format/file_io.h"
 #include "format/snapshot_io.h"
@@ -158,6 +159,28 @@ void BindSnapshot(nb::module_& m) {
             group, PlanOf(std::move(files), buckets, std::move(tables), std::move(source_schemas), threads), &transfer);
       },
       "group"_a, "files"_a, nb::kw_only(), "buckets"_a, "tables"_a, "source_schemas"_a, "threads"_a, "transfer"_a);
+  m.def(
+      "load_snapshot",
+      [](device::DeviceGroup& group, std::vector<SnapshotFileInfo> files, BucketPair buckets, std::vector<int> tables,
+         std::vector<std::string> source_schemas, int threads, TransferProgress& transfer) {
+        const nb::gil_scoped_release release;
+        return group.LoadSnapshot(
+            PlanOf(std::move(files), buckets, std::move(tables), std::move(source_schemas), threads), &transfer);
+      },
+      "group"_a, "files"_a, nb::kw_only(), "buckets"_a, "tables"_a, "source_schemas"_a, "threads"_a, "transfer"_a);
+  m.def(
+      "check_snapshot",
+      [](device::DeviceGroup& group, std::vector<SnapshotFileInfo> files, BucketPair buckets, std::vector<int> tables,
+         std::vector<std::string> source_schemas, int threads, TransferProgress& transfer) {
+        const nb::gil_scoped_release release;
+        CheckSnapshot(group.host(),
+                      PlanOf(std::move(files), buckets, std::move(tables), std::move(source_schemas), threads),
+                      &transfer);
+      },
+      "group"_a, "files"_a, nb::kw_only(), "buckets"_a, "tables"_a, "source_schemas"_a, "threads"_a, "transfer"_a);
+  m.def(
+      "is_blank", [](device::DeviceGroup& group) { return group.IsBlank(); }, "group"_a,
+      nb::call_guard<nb::gil_scoped_release>());
   BindEntryDump(m);
 }
 

@@ -13,7 +13,8 @@ LAYERS = (
     ("format",),
     ("filter", "data", "rpc"),
     ("table",),
-    ("snapshot", "ps", "serving", "device"),
+    ("snapshot", "ps", "serving"),
+    ("device",),
 )
 """From the bottom up. A room includes itself and what lies below; rooms of one layer do not know each other."""
 

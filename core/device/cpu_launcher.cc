@@ -1,9 +1,12 @@
 #include "device/cpu_launcher.h"
 
 #include <algorithm>
+#include <cstring>
+#include <new>
 #include <optional>
 #include <span>
 
+#include "base/error.h"
 #include "base/hash.h"
 #include "base/thread_pool.h"
 #include "device/fibers.h"
@@ -57,7 +60,27 @@ void RunBlocks(const CpuKernel& kernel, const void* arguments, std::span<const u
   }
 }
 
+constexpr std::align_val_t kBoundary{256};
+
 }  // namespace
+
+void* CpuLauncher::Allocate(size_t bytes) {
+  void* memory = ::operator new(bytes, kBoundary, std::nothrow);
+  if (memory == nullptr) {
+    throw Error(Code::kResourceExhausted, "no memory for " + std::to_string(bytes) + " bytes of rows");
+  }
+  return memory;
+}
+
+void CpuLauncher::Free(void* memory) noexcept { ::operator delete(memory, kBoundary); }
+
+void CpuLauncher::Copy(void* to, const void* from, size_t bytes, Stream) {
+  if (bytes != 0) std::memcpy(to, from, bytes);  // which must not get the null pointer of an empty array
+}
+
+void CpuLauncher::Fill(uint32_t* memory, uint32_t word, size_t num_words, Stream) {
+  std::fill_n(memory, num_words, word);
+}
 
 void CpuLauncher::Start(KernelId id, uint32_t num_blocks, const void* kernel, Stream) {
   const CpuKernel& code = kKernels[static_cast<int>(id)];

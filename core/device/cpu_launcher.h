@@ -21,6 +21,11 @@ class CpuLauncher final : public Launcher {
   explicit CpuLauncher(Order order) : order_(order) {}
 
   uint32_t num_concurrent_blocks() const override { return 3; }
+  void* Allocate(size_t bytes) override;
+  void Free(void* memory) noexcept override;
+  void Copy(void* to, const void* from, size_t bytes, Stream stream) override;
+  void Fill(uint32_t* memory, uint32_t word, size_t num_words, Stream stream) override;
+  void Wait(Stream) override {}
 
  private:
   void Start(KernelId id, uint32_t num_blocks, const void* kernel, Stream stream) override;

@@ -3,6 +3,7 @@
 // Types of CUDA are opaque here. Thread-safe after loading.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -25,6 +26,11 @@ namespace monolith::device {
   FUNCTION(cuModuleLoadData, ModuleLoadData, (void** module, const void* image))                                   \
   FUNCTION(cuModuleUnload, ModuleUnload, (void* module))                                                           \
   FUNCTION(cuModuleGetFunction, ModuleGetFunction, (void** function, void* module, const char* name))              \
+  FUNCTION(cuMemAlloc_v2, MemAlloc, (uint64_t* memory, size_t bytes))                                              \
+  FUNCTION(cuMemFree_v2, MemFree, (uint64_t memory))                                                               \
+  FUNCTION(cuMemcpyAsync, MemcpyAsync, (uint64_t to, uint64_t from, size_t bytes, void* stream))                   \
+  FUNCTION(cuMemsetD32Async, MemsetD32Async, (uint64_t memory, unsigned word, size_t num_words, void* stream))     \
+  FUNCTION(cuStreamSynchronize, StreamSynchronize, (void* stream))                                                 \
   FUNCTION(cuLaunchKernel, LaunchKernel,                                                                           \
            (void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \
             unsigned block_z, unsigned shared_bytes, void* stream, void** arguments, void** extra))                \

@@ -108,6 +108,44 @@ void CudaLauncher::Start(KernelId id, uint32_t num_blocks, const void* kernel, S
   if (result != 0) driver_.Check(result, device_name_ + ": launch of " + kKernelNames[number]);
 }
 
+void* CudaLauncher::Allocate(size_t bytes) {
+  uint64_t memory = 0;
+  const InContext in_context(*this);
+  if (bytes == 0) return nullptr;
+  driver_.Check(driver_.MemAlloc(&memory, bytes), device_name_ + ": memory for " + std::to_string(bytes) + " bytes");
+  return reinterpret_cast<void*>(memory);
+}
+
+void CudaLauncher::Free(void* memory) noexcept {
+  if (memory == nullptr) return;
+  try {
+    const InContext in_context(*this);
+    driver_.MemFree(reinterpret_cast<uint64_t>(memory));
+  } catch (const Error&) {  // at the end of a process the driver may have ended first
+  }
+}
+
+void CudaLauncher::Copy(void* to, const void* from, size_t bytes, Stream stream) {
+  if (bytes == 0) return;
+  const InContext in_context(*this);
+  driver_.Check(driver_.MemcpyAsync(reinterpret_cast<uint64_t>(to), reinterpret_cast<uint64_t>(from), bytes,
+                                    reinterpret_cast<void*>(stream.handle)),
+                device_name_ + ": copy");
+}
+
+void CudaLauncher::Fill(uint32_t* memory, uint32_t word, size_t num_words, Stream stream) {
+  if (num_words == 0) return;
+  const InContext in_context(*this);
+  driver_.Check(driver_.MemsetD32Async(reinterpret_cast<uint64_t>(memory), word, num_words,
+                                       reinterpret_cast<void*>(stream.handle)),
+                device_name_ + ": fill");
+}
+
+void CudaLauncher::Wait(Stream stream) {
+  const InContext in_context(*this);
+  driver_.Check(driver_.StreamSynchronize(reinterpret_cast<void*>(stream.handle)), device_name_ + ": a kernel");
+}
+
 std::unique_ptr<CudaLauncher> MakeCudaLauncher(const CudaOptions& options) {
   const CudaDriver driver = LoadCudaDriver();
   const Nvrtc nvrtc(options.nvrtc_paths);

@@ -33,6 +33,11 @@ class CudaLauncher final : public Launcher {
   CudaLauncher& operator=(const CudaLauncher&) = delete;
 
   uint32_t num_concurrent_blocks() const override { return num_concurrent_blocks_; }
+  void* Allocate(size_t bytes) override;
+  void Free(void* memory) noexcept override;
+  void Copy(void* to, const void* from, size_t bytes, Stream stream) override;
+  void Fill(uint32_t* memory, uint32_t word, size_t num_words, Stream stream) override;
+  void Wait(Stream stream) override;
   const std::string& device_name() const { return device_name_; }
 
  private:

@@ -1,11 +1,13 @@
-// Where kernels run: on an NVIDIA GPU (device/cuda_launcher.h) or, the same text, on this processor
-// (device/cpu_launcher.h).
+// Where kernels run, and the memory that they use: an NVIDIA GPU (device/cuda_launcher.h) or, with the same text, this
+// processor (device/cpu_launcher.h).
 //
 // A kernel is a struct of device/kernels/: its members are its arguments, its call operator is the work of one thread.
-// Launch() takes such a value, so arguments are named and checked by the compiler, and no launcher lists them. Memory
-// that a kernel points to and streams belong to the caller. Thread-safe: a launcher is constant once it is made.
+// Launch() takes such a value, so arguments are named and checked by the compiler, and no launcher lists them.
+// Launches, copies and fills of one stream run in the order of the calls. Streams belong to the caller. Thread-safe: a
+// launcher is constant once it is made.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -71,6 +73,19 @@ class Launcher {
 
   // Blocks that run at a time: the number to launch where blocks take work from a list of unknown length.
   virtual uint32_t num_concurrent_blocks() const = 0;
+
+  // Memory of the device, on a boundary of 256 bytes. Throws kResourceExhausted if there is not enough. Free() waits
+  // for what uses the memory and ignores null.
+  virtual void* Allocate(size_t bytes) = 0;
+  virtual void Free(void* memory) noexcept = 0;
+
+  // Between memory of the device and of this process, in any direction. Memory of this process that is not page-locked
+  // may be reused when the call returns, and has been written when it returns.
+  virtual void Copy(void* to, const void* from, size_t bytes, Stream stream) = 0;
+  // Writes a word over and over.
+  virtual void Fill(uint32_t* memory, uint32_t word, size_t num_words, Stream stream) = 0;
+  // Returns once everything before in the stream has ended. Throws kUnavailable if some of it failed.
+  virtual void Wait(Stream stream) = 0;
 
  private:
   static constexpr uint64_t kMaxBlocks = std::numeric_limits<int32_t>::max();

@@ -16,7 +16,7 @@ namespace monolith {
 // the gate, where they cannot be renumbered.
 class CutSource final : public BlockSource {
  public:
-  CutSource(Cut& cut, uint32_t begin, uint32_t end, const CutOptions& options)
+  CutSource(GroupCut& cut, uint32_t begin, uint32_t end, const CutOptions& options)
       : cut_(cut), group_(cut.group_), options_(options), bucket_(begin), end_(end) {}
 
   bool Next(std::string* block) override {
@@ -141,7 +141,7 @@ class CutSource final : public BlockSource {
     return any;
   }
 
-  Cut& cut_;
+  GroupCut& cut_;
   Group& group_;
   const CutOptions options_;
   uint32_t bucket_;
@@ -154,20 +154,16 @@ class CutSource final : public BlockSource {
   size_t image_ = 0;
 };
 
-Cut::Cut(Group& group)
-    : group_(group),
-      epoch_(group.Now()),
-      stamps_(group.workers_.Stamps()),
-      claimed_(std::make_unique<std::atomic<bool>[]>(kNumBuckets)) {
+GroupCut::GroupCut(Group& group)
+    : Cut(group.Now()), group_(group), claimed_(std::make_unique<std::atomic<bool>[]>(kNumBuckets)) {
+  stamps_ = group.workers_.Stamps();
   for (const auto& table : group.tables_) {
     counts_.push_back(table->Size());
     newest_times_.push_back(table->newest_time.load(std::memory_order_relaxed));
   }
 }
 
-Cut::~Cut() { Release(); }
-
-std::unique_ptr<BlockSource> Cut::Blocks(uint32_t begin, uint32_t end, const CutOptions& options) {
+std::unique_ptr<BlockSource> GroupCut::Blocks(uint32_t begin, uint32_t end, const CutOptions& options) {
   if (begin > end || end > kNumBuckets) throw Error(Code::kInvalidArgument, "buckets must be a range in [0, 1024]");
   if (released_) throw Error(Code::kFailedPrecondition, "the cut was released and can no longer be read");
   if (options.since) CheckSince(*options.since);
@@ -180,7 +176,7 @@ std::unique_ptr<BlockSource> Cut::Blocks(uint32_t begin, uint32_t end, const Cut
   return std::make_unique<CutSource>(*this, begin, end, options);
 }
 
-void Cut::CheckSince(uint64_t since) const {
+void GroupCut::CheckSince(uint64_t since) const {
   if (since > epoch_) {
     throw Error(Code::kInvalidArgument, "epoch " + std::to_string(since) + " comes after this cut, which is of epoch " +
                                             std::to_string(epoch_) + "; expected a mark before the cut");
@@ -189,7 +185,7 @@ void Cut::CheckSince(uint64_t since) const {
   group_.CheckSince(since, group_.cut_floor_);
 }
 
-void Cut::Release() {
+void GroupCut::Release() {
   if (!released_.exchange(true)) group_.CloseCut();
 }
 
@@ -198,7 +194,7 @@ std::unique_ptr<Cut> Group::OpenCut() {
   if (clock_.cut_is_open) {
     throw Error(Code::kFailedPrecondition, "a cut is open already; release it before taking another");
   }
-  std::unique_ptr<Cut> cut(new Cut(*this));
+  std::unique_ptr<GroupCut> cut(new GroupCut(*this));
   KeepRemovals();
   cut_mark_ = cut->epoch();
   cut_floor_ = history_floor_;

@@ -25,9 +25,10 @@ struct CutOptions {
   std::optional<uint64_t> since = std::nullopt;
 };
 
+// The cut of any owner of rows: a Group, or one that keeps the rows elsewhere.
 class Cut {
  public:
-  ~Cut();
+  virtual ~Cut() = default;
   Cut(const Cut&) = delete;
   Cut& operator=(const Cut&) = delete;
 
@@ -40,20 +41,33 @@ class Cut {
   // Blocks of buckets [begin, end): for each bucket the filter, the tombstones, the rows. Throws kFailedPrecondition
   // when one of the buckets was requested before, the cut was released, or the history after `since` was dropped before
   // the cut; kInvalidArgument when `since` comes after the cut.
-  std::unique_ptr<BlockSource> Blocks(uint32_t begin, uint32_t end, const CutOptions& options);
-  void Release();
+  virtual std::unique_ptr<BlockSource> Blocks(uint32_t begin, uint32_t end, const CutOptions& options) = 0;
+  // Idempotent.
+  virtual void Release() = 0;
 
- private:
-  friend class CutSource;
-  friend class Group;
-  explicit Cut(Group& group);
-  void CheckSince(uint64_t since) const;
+ protected:
+  explicit Cut(uint64_t epoch) : epoch_(epoch) {}
 
-  Group& group_;
   const uint64_t epoch_;
   std::vector<int64_t> counts_;
   std::vector<int64_t> newest_times_;
   std::vector<BatchStamp> stamps_;
+};
+
+class GroupCut final : public Cut {
+ public:
+  ~GroupCut() override { Release(); }
+
+  std::unique_ptr<BlockSource> Blocks(uint32_t begin, uint32_t end, const CutOptions& options) override;
+  void Release() override;
+
+ private:
+  friend class CutSource;
+  friend class Group;
+  explicit GroupCut(Group& group);
+  void CheckSince(uint64_t since) const;
+
+  Group& group_;
   std::unique_ptr<std::atomic<bool>[]> claimed_;  // by bucket
   std::atomic<bool> released_{false};
 };

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -231,6 +232,42 @@ class Group {
   // For a restore: the saved rows do not include the newest time if its row was removed. Table -1: of all.
   void RaiseNewestTime(int table, int64_t time);
 
+  // For an owner that keeps the rows elsewhere and everything else here (device/device_group.h). Epochs of its rows are
+  // those of this group. Rows that a call needs are put here before it, treated by it as rows of this group, and taken
+  // away again; the owner makes one such call at a time, and calls that change rows from one thread at a time.
+  struct RowEpochs {
+    uint32_t now;  // of changes from now on
+    uint64_t base;
+    bool cut_is_open;
+    uint32_t cut_epoch;
+  };
+  // Row caps are the owner's from now on.
+  void KeepRowsElsewhere() { rows_are_elsewhere_ = true; }
+  RowEpochs row_epochs() const;
+  // Rows and tombstones of this row epoch or a later one may have changed after `since`; no others have.
+  uint32_t FirstRowEpochAfter(uint64_t since) const {
+    return since == 0 || since < epoch_base_ ? 0 : static_cast<uint32_t>(since - epoch_base_) + 1;
+  }
+  // The turns of the pushes of an update; the owner records them once its rows have changed.
+  WorkerClocks::Turns TakeTurns(std::span<const Push> pushes) { return WorkerClocks::Turns(workers_, pushes); }
+  struct NewId {
+    int64_t key;
+    uint32_t bucket;
+    uint32_t table;
+    uint32_t count;  // occurrences
+  };
+  bool has_admission() const { return admission_ != nullptr; }
+  // Offers ids without a row to admission, in order; returns for each whether it is admitted.
+  std::vector<uint8_t> Admit(std::span<const NewId> ids, int64_t step);
+  // Buckets of a table, each at most once, in which an update that moves the newest time evicts expired rows.
+  std::vector<uint32_t> BucketsToEvict(int table, int64_t from, int64_t to) const;
+  void CountEvicted(int table, uint64_t rows);
+  void PutRow(int table, uint32_t bucket, const RowHeader& header, const std::byte* payload);
+  // Calls take(bucket, record) for each row of a table in buckets [begin, end), by bucket, and removes the rows without
+  // a trace.
+  void TakeRows(int table, uint32_t begin, uint32_t end,
+                const std::function<void(uint32_t bucket, const std::byte* record)>& take);
+
   std::vector<int64_t> Ids(int table) const;
   // Rows of each slot, by slot number; keys of a slot that the table does not have count for kNumSlots.
   std::map<uint32_t, int64_t> RowsBySlot(int table) const;
@@ -239,8 +276,8 @@ class Group {
  private:
   friend class Applier;
   friend class ChangeSource;
-  friend class Cut;
   friend class CutSource;
+  friend class GroupCut;
   friend class Loader;
   friend class RowWriter;
 
@@ -282,10 +319,6 @@ class Group {
   uint64_t Floor() const { return clock_.keeps_removals ? history_floor_ : Now(); }
   // Throws the errors of calls with `since`. `floor` is the earliest epoch that can be requested.
   void CheckSince(uint64_t since, uint64_t floor) const;
-  // Rows and tombstones of this row epoch or a later one may have changed after `since`; no others have.
-  uint32_t FirstRowEpochAfter(uint64_t since) const {
-    return since == 0 || since < epoch_base_ ? 0 : static_cast<uint32_t>(since - epoch_base_) + 1;
-  }
   // Closes the current epoch. As for all that follow, REQUIRES that the caller has exclusive access.
   void AdvanceEpoch();
   void MoveEpochBase();
@@ -302,6 +335,7 @@ class Group {
   std::unique_ptr<Bucket[]> buckets_;
   std::atomic<int64_t> newest_elsewhere_{0};  // of updates of which other owners hold parts
   bool evicts_in_turn_ = false;               // true if some table does
+  bool rows_are_elsewhere_ = false;
 
   mutable Gate gate_;     // shared by calls; exclusive for changes of the members from clock_ on
   WorkerClocks workers_;  // stamps change inside the gate, like rows

@@ -230,16 +230,21 @@ int64_t Group::EraseExpired(uint32_t bucket, Table& table, int64_t now) {
   return EraseWhere(bucket, table, [&](const RowHeader& row) { return table.spec.HasExpired(row.key, row.time, now); });
 }
 
+std::vector<uint32_t> Group::BucketsToEvict(int table_number, int64_t from, int64_t to) const {
+  const int64_t every = table(table_number).spec.evict_every_seconds;
+  std::vector<uint32_t> buckets;
+  if (every == 0 || from == 0) return buckets;  // 0: the first update, no row is older
+  const int64_t last = to * kNumBuckets / every;
+  const int64_t first = std::max(from * kNumBuckets / every, last - kNumBuckets) + 1;
+  for (int64_t turn = first; turn <= last; ++turn) buckets.push_back(static_cast<uint32_t>(turn % kNumBuckets));
+  return buckets;
+}
+
 int64_t Group::EvictInTurn(int64_t from, int64_t to) {
-  if (from == 0) return 0;  // the first update: no row is older
   int64_t evicted = 0;
   for (auto& table : tables_) {
-    const int64_t every = table->spec.evict_every_seconds;
-    if (every == 0) continue;
-    const int64_t last = to * kNumBuckets / every;
-    const int64_t first = std::max(from * kNumBuckets / every, last - kNumBuckets) + 1;
-    for (int64_t turn = first; turn <= last; ++turn) {
-      evicted += EraseExpired(static_cast<uint32_t>(turn % kNumBuckets), *table, to);
+    for (const uint32_t bucket : BucketsToEvict(static_cast<int>(table->number), from, to)) {
+      evicted += EraseExpired(bucket, *table, to);
     }
   }
   return evicted;
@@ -309,7 +314,7 @@ Threshold SelectThreshold(int64_t rank, ForEach&& for_each) {
 
 void Group::EnforceCap(Table& table) {
   const auto cap = static_cast<int64_t>(table.spec.max_rows);
-  if (cap == 0) return;
+  if (cap == 0 || rows_are_elsewhere_) return;
   MutexLock one_at_a_time(table.cap_mutex);
   const int64_t size = table.Size();
   if (size <= cap) return;

@@ -50,6 +50,8 @@ class SlotValues {
   // kNumSlots stands for an unknown slot.
   uint32_t Of(uint32_t slot) const { return slot < by_slot_.size() ? by_slot_[slot] : all_; }
   uint32_t Largest() const;
+  // Whether no slot has a value of its own.
+  bool is_uniform() const { return by_slot_.empty(); }
 
  private:
   uint32_t all_;

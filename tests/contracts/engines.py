@@ -17,7 +17,7 @@ from contracts.rank_processes import rank_processes
 from hooks.server.certificates import make_certificate
 from monolith.ps import PsCluster, PsStore
 from monolith.rpc.protos import parameter_server_pb2 as messages
-from monolith.tables import LocalStore, Segment, ServingRows, TableConfig
+from monolith.tables import CudaStore, DeviceSizes, LocalStore, Segment, ServingRows, TableConfig
 from monolith.tables.store import Store
 from monolith.testing import create_test_ps_cluster
 from monolith.testing.reference_store import ReferenceStore
@@ -29,6 +29,7 @@ STORES: dict[str, StoreFactory] = {
     "reference": ReferenceStore,
     "local": LocalStore,
     "pipe": PipeStore,
+    "cuda on the processor": partial(CudaStore, device="cpu", sizes=DeviceSizes(chunk_bits=4, segment_bits=2)),
     **dict.fromkeys(DEVICE, DeviceStore),
 }
 ServingFactory = Callable[[Mapping[str, TableConfig]], ServingRows]

@@ -1,5 +1,4 @@
-// The list of kernels: the one that both launchers and the text for NVRTC are
-// made of.
+// The list of kernels: the one that both launchers and the text for NVRTC are made of.
 #pragma once
 
 #include "device/kernels/around_learning.h"
@@ -9,6 +8,7 @@
 #include "device/kernels/index.h"
 #include "device/kernels/learn.h"
 #include "device/kernels/plan.h"
+#include "device/kernels/prefix_sums.h"
 #include "device/kernels/records.h"
 #include "device/kernels/rows.h"
 #include "device/kernels/sums.h"
@@ -30,6 +30,8 @@
   KERNEL(number_positions, false, NumberPositions)             \
   KERNEL(find_splits, false, FindSplits)                       \
   KERNEL(list_hot, false, ListHot)                             \
+  KERNEL(sum_runs, false, SumRuns)                             \
+  KERNEL(extend_run_sums, false, ExtendRunSums)                \
   KERNEL(find_rows, false, FindRows)                           \
   KERNEL(flag_missing, false, FlagMissing)                     \
   KERNEL(count_new_in_cells, false, CountNewInCells)           \
@@ -40,6 +42,7 @@
   KERNEL(count_words, false, CountWords)                       \
   KERNEL(gather_rows_1, false, GatherRows<1>)                  \
   KERNEL(gather_rows_4, false, GatherRows<4>)                  \
+  KERNEL(retrieve_rows, false, RetrieveRows)                   \
   KERNEL(sum_few_1, false, SumFew<1>)                          \
   KERNEL(sum_few_4, false, SumFew<4>)                          \
   KERNEL(sum_hot_1, true, SumHot<1>)                           \
@@ -60,7 +63,6 @@
   KERNEL(list_below_score, false, ListBelowScore)              \
   KERNEL(erase_listed, false, EraseListed)                     \
   KERNEL(count_by_slot, false, CountBySlot)                    \
-  KERNEL(retrieve_rows, false, RetrieveRows)                   \
   KERNEL(check_gradients, false, CheckGradients)               \
   KERNEL(init_rows, false, InitRows)                           \
   KERNEL(adjust_gradients, false, AdjustGradients)             \

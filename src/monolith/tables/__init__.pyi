@@ -30,6 +30,8 @@ from .bucket_owners import sum_of_reports as sum_of_reports
 from .compressors import Compressor as Compressor
 from .compressors import Fp16 as Fp16
 from .compressors import Fp32 as Fp32
+from .cuda_store import CudaStore as CudaStore
+from .cuda_store import DeviceSizes as DeviceSizes
 from .filters import AdmissionFilter as AdmissionFilter
 from .filters import ProbabilisticFilter as ProbabilisticFilter
 from .filters import SlidingHashFilter as SlidingHashFilter

@@ -1,5 +1,6 @@
 from .cut import LocalCut as LocalCut
 from .cut import LocalRestore as LocalRestore
+from .group_store import agreed_stamps as agreed_stamps
 from .history import LocalChangeReader as LocalChangeReader
 from .history import LocalHistory as LocalHistory
 from .native_tables import NativeTables as NativeTables
@@ -20,4 +21,3 @@ from .plan import stamp_from_core as stamp_from_core
 from .plan import stamp_to_core as stamp_to_core
 from .store import LocalStore as LocalStore
 from .store import LocalWorkerSession as LocalWorkerSession
-from .store import agreed_stamps as agreed_stamps

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from monolith.tables.formats.row_block import RowBlock
     from monolith.tables.history import ChangePosition, SnapshotWriteConfig
+    from monolith.tables.local.group_store import RowGroup
     from monolith.tables.local.history import LocalHistory
     from monolith.tables.local.native_tables import NativeTables
     from monolith.tables.snapshot.manifest import SnapshotManifest
@@ -168,9 +169,11 @@ class LocalRestore(PreparedRestore):
         *,
         emptied: range,
         ignore_unknown_tables: bool,
+        group: RowGroup | None = None,
     ) -> None:
+        """`group` has the rows; None: that of `native`."""
         self._native = native
-        self._group = native.core
+        self._group = native.core if group is None else group
         self._manifest = manifest
         self._bounds = bucket_bounds(buckets)
         self._emptied = bucket_bounds(emptied)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from monolith import _core
+    from monolith.tables.local.group_store import RowGroup
 
 _MOST_MARKS = 1 << 24
 """Most epochs that `mark_at` closes in one call (some seconds); a new owner has to reach the epoch of older ones."""
@@ -33,7 +34,7 @@ class LocalHistory:
     the owner has recorded; without readers it keeps no history at all.
     """
 
-    def __init__(self, group: _core.Group, owned: range, subject: str) -> None:
+    def __init__(self, group: RowGroup, owned: range, subject: str) -> None:
         self._group = group
         self._owned = owned
         self._subject = subject

@@ -274,18 +274,28 @@ def prepare_update(
     Raises:
         InvalidArgumentError: an argument does not fit.
     """
-    if not plans or len({id(plan) for plan in plans}) != len(plans):
-        raise InvalidArgumentError(f"{subject}: apply takes one or more plans, each once; got {len(plans)}")
+    require_each_once(plans, subject)
     arrays = [
         float_array(gradient, (plan.num_values,), subject, "gradient")
         for plan, gradient in zip(plans, gradients, strict=True)
     ]
-    merged = merge_updates(native, plans, arrays, times, _latest_of(native, plans, rule, subject))
+    merged = merge_updates(native, plans, arrays, times, latest_of(native, plans, rule, subject))
     rates = float_array(rule.learning_rates, (native.rate_splits[-1],), subject, "learning_rates")
     is_known_finite = rule.known_finite and len(plans) == 1
-    stamps = [plan.stamp for plan in plans]
-    push = max(stamps, key=_seq_of), min(stamps, key=_seq_of).seq, rule.previous, incarnation
+    push = *newest_and_first(plans), rule.previous, incarnation
     return PreparedUpdate(plans, *push, *merged, rates, rule.step, finite_scale(rule.scale, subject), is_known_finite)
+
+
+def require_each_once(plans: Sequence[LocalPlan], subject: str) -> None:
+    """Rejects an update without plans, or with one of them twice."""
+    if not plans or len({id(plan) for plan in plans}) != len(plans):
+        raise InvalidArgumentError(f"{subject}: apply takes one or more plans, each once; got {len(plans)}")
+
+
+def newest_and_first(plans: Sequence[LocalPlan]) -> tuple[BatchStamp, int]:
+    """Returns the stamp of the newest of some batches, and the number of the oldest one."""
+    stamps = [plan.stamp for plan in plans]
+    return max(stamps, key=_seq_of), min(stamps, key=_seq_of).seq
 
 
 def require_not_discarded(plans: Sequence[LocalPlan], subject: str) -> None:
@@ -318,9 +328,10 @@ def stamp_to_core(stamp: BatchStamp) -> _core.BatchStamp:
     return _core.BatchStamp(stamp.worker, stamp.seq, stamp.position, stamp.event_time_ms)
 
 
-def _latest_of(
+def latest_of(
     native: NativeTables, plans: Sequence[LocalPlan], rule: Update, subject: str
 ) -> list[NDArray[np.float32]] | None:
+    """Returns the rows as the worker saw them, of each plan, laid out as its gradient; None if no table uses them."""
     if rule.latest is None:
         return None
     if len(rule.latest) != len(plans):

@@ -1,0 +1,320 @@
+#include "device/device_group.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "base/error.h"
+#include "base/process_key.h"
+#include "device/prefix_sums.h"
+
+namespace monolith::device {
+namespace {
+
+[[noreturn]] void Refuse(const std::string& message) { throw Error(Code::kInvalidArgument, message); }
+
+void RequireSupported(const TableSpec& spec) {
+  if (spec.serving) {
+    Refuse("table '" + spec.name + "' is a serving table: rows on a device are those of training; serve what a run" +
+           " exports or publishes");
+  }
+}
+
+// bucket * num_tables + table, of each distinct id.
+std::vector<int32_t> DeviceCellsOf(const Plan& plan) {
+  std::vector<int32_t> cells(static_cast<size_t>(plan.num_unique()));
+  for (size_t cell = 0; cell + 1 < plan.splits.size(); ++cell) {
+    std::fill(cells.begin() + plan.splits[cell], cells.begin() + plan.splits[cell + 1], static_cast<int32_t>(cell));
+  }
+  return cells;
+}
+
+}  // namespace
+
+DeviceGroup::DeviceGroup(Group& host, std::shared_ptr<Launcher> launcher, const DeviceGroupConfig& config)
+    : host_(host),
+      launcher_(std::move(launcher)),
+      config_(config),
+      rules_(host),
+      rule_bytes_(*launcher_, rules_.bytes().size()),
+      chunks_(*launcher_, config.sizes.slab_bytes),
+      scratch_(*launcher_),
+      views_(*launcher_, static_cast<size_t>(host.num_tables())),
+      counters_(*launcher_, static_cast<size_t>(host.num_tables())),
+      images_(*launcher_, config.stream, host) {
+  for (int t = 0; t < host.num_tables(); ++t) {
+    const TableSpec& spec = host.table(t).spec;
+    RequireSupported(spec);
+    max_dim_ = std::max(max_dim_, static_cast<uint32_t>(spec.dim()));
+    dims_have_packs_ = dims_have_packs_ && spec.dim() % 4 == 0;
+    tables_.push_back(std::make_unique<DeviceTable>(*launcher_, config.stream, chunks_,
+                                                    static_cast<uint32_t>(spec.payload_bytes()),
+                                                    !spec.wide_slots().empty(), config.sizes));
+  }
+  host_.KeepRowsElsewhere();
+  launcher_->Copy(rule_bytes_.data(), rules_.bytes().data(), rules_.bytes().size(), config.stream);
+  MutexLock lock(mutex_);
+  CreateTables();
+}
+
+DeviceGroup::~DeviceGroup() = default;
+
+void DeviceGroup::CreateTables() {
+  Wait();
+  chunks_.Clear();
+  launcher_->Fill(reinterpret_cast<uint32_t*>(counters_.data()), 0, counters_.size() * sizeof(TableCounters) / 4,
+                  config_.stream);
+  for (size_t t = 0; t < tables_.size(); ++t) tables_[t]->Create(counters_.data() + t);
+}
+
+Tables DeviceGroup::TablesNow(uint32_t first) {
+  const auto is_changed = [](const auto& table) { return table->is_view_changed; };
+  if (std::any_of(tables_.begin(), tables_.end(), is_changed)) {
+    std::vector<TableView> views;
+    for (auto& table : tables_) {
+      views.push_back(table->view());
+      table->is_view_changed = false;
+    }
+    launcher_->Copy(views_.data(), views.data(), views.size() * sizeof(TableView), config_.stream);
+  }
+  return {views_.data() + first, kProcessKey};
+}
+
+void DeviceGroup::ReadCounters() {
+  std::vector<TableCounters> counters(tables_.size());
+  CopyToHost(counters.data(), counters_.data(), counters.size());
+  Wait();
+  for (size_t t = 0; t < tables_.size(); ++t) tables_[t]->SetCounters(counters[t]);
+}
+
+void DeviceGroup::FollowEpochBase(const Group::RowEpochs& before) {
+  const uint64_t base = host_.row_epochs().base;
+  if (base == before.base) return;
+  const EpochShift shift{static_cast<uint32_t>(base - before.base), before.cut_is_open ? before.cut_epoch : UINT32_MAX};
+  const Tables tables = TablesNow();
+  for (uint32_t t = 0; t < tables_.size(); ++t) {
+    const ShiftEpochs kernel{tables, t, tables_[t]->num_numbers(), shift};
+    Launch(kernel.NumThreads(), kernel);
+  }
+  images_.ShiftEpochs(shift);
+}
+
+DeviceGroup::Batch DeviceGroup::Upload(const Plan& plan) {
+  const std::vector<int> dims = host_.DimsOf(plan);
+  const auto count = static_cast<uint32_t>(plan.num_unique());
+  const auto num_tables = static_cast<uint32_t>(plan.num_tables);
+  const std::vector<int32_t> cells = DeviceCellsOf(plan);
+  const uint32_t first_table = plan.only_table == -1 ? 0 : static_cast<uint32_t>(plan.only_table);
+  Batch batch{};
+  batch.rows = scratch_.Take<uint32_t>(count);
+  batch.num_ids.resize(num_tables);
+  for (const int32_t cell : cells) ++batch.num_ids[static_cast<uint32_t>(cell) % num_tables];
+  batch.num_values = static_cast<uint64_t>(host_.NumValues(plan));
+  const std::span<const int64_t> keys(plan.unique.data(), plan.unique.size());
+  const DistinctIds ids{count, num_tables, scratch_.Upload(keys, config_.stream),
+                        scratch_.Upload(std::span<const int32_t>(cells), config_.stream)};
+  ValueLayout layout{static_cast<uint32_t>(dims[0]), nullptr, nullptr};
+  if (num_tables > 1) {
+    std::vector<int64_t> offsets;
+    int64_t offset = 0;
+    for (const int32_t cell : cells) {
+      offsets.push_back(offset);
+      offset += dims[static_cast<uint32_t>(cell) % num_tables];
+    }
+    const std::vector<uint32_t> unsigned_dims(dims.begin(), dims.end());
+    layout.dims = scratch_.Upload(std::span<const uint32_t>(unsigned_dims), config_.stream);
+    layout.offsets = scratch_.Upload(std::span<const int64_t>(offsets), config_.stream);
+  }
+  batch.plan = {first_table, ids, TablesNow(first_table), layout, batch.rows};
+  return batch;
+}
+
+void DeviceGroup::Find(const Batch& batch) {
+  Launch(batch.plan.ids.count, FindRows{batch.plan.ids, batch.plan.tables, batch.rows});
+}
+
+void DeviceGroup::Reserve(const Batch& batch) {
+  for (uint32_t t = 0; t < batch.num_ids.size(); ++t) {
+    const uint32_t number = batch.plan.first_table + t;
+    tables_[number]->Reserve(number, TablesNow(), batch.num_ids[t]);
+  }
+  TablesNow();
+}
+
+NewRanks DeviceGroup::Insert(const Plan& plan, const Batch& batch, int32_t* is_new, const uint32_t* refused) {
+  const DistinctIds& ids = batch.plan.ids;
+  const auto num_cells = static_cast<uint32_t>(plan.splits.size() - 1);
+  InclusiveSums(*launcher_, scratch_, config_.stream, is_new, ids.count, is_new);
+  NewRanks ranks{is_new, nullptr, nullptr};
+  if (ids.num_tables > 1) {
+    ranks.splits = scratch_.Upload(std::span<const int64_t>(plan.splits.data(), plan.splits.size()), config_.stream);
+    int32_t* sums = scratch_.Take<int32_t>(num_cells);
+    Launch(num_cells, CountNewInCells{ids.num_tables, ranks.splits, is_new, sums});
+    for (uint32_t t = 0; t < ids.num_tables; ++t) {
+      int32_t* own = sums + uint64_t{t} * kNumBuckets;
+      InclusiveSums(*launcher_, scratch_, config_.stream, own, kNumBuckets, own);
+    }
+    ranks.sums = sums;
+  }
+  const uint32_t epoch = host_.row_epochs().now;
+  Launch(ids.count, InsertRows{ids, batch.plan.tables, ranks, refused, epoch, batch.rows});
+  Launch(ids.num_tables, CountInserted{ids, batch.plan.tables, ranks, refused});
+  return ranks;
+}
+
+void DeviceGroup::Gather(const Batch& batch, float* values) {
+  const RowsOfPlan& plan = batch.plan;
+  const auto launch = [&]<int kWidth>() {
+    const uint32_t lane_bits = LaneBitsFor((max_dim_ + kWidth - 1) / kWidth);
+    Launch(uint64_t{plan.ids.count} << lane_bits,
+           GatherRows<kWidth>{plan.ids, plan.tables, plan.layout, lane_bits, plan.rows, values});
+  };
+  const bool has_packs = dims_have_packs_ && reinterpret_cast<uintptr_t>(values) % sizeof(Pack<4>) == 0;
+  has_packs ? launch.template operator()<4>() : launch.template operator()<1>();
+}
+
+void DeviceGroup::Read(const Plan& plan, float* values, int64_t step) {
+  MutexLock lock(mutex_);
+  Begin();
+  const Batch batch = Upload(plan);
+  Find(batch);
+  Gather(batch, values);
+  rules_.Retrieve(*launcher_, config_.stream, rule_bytes_.data(), batch.plan, step, values);
+}
+
+void DeviceGroup::CheckUpdate(const DeviceUpdate& update) const {
+  if (update.step < 0) Refuse("step must be >= 0, got " + std::to_string(update.step));
+  if (static_cast<int>(update.learning_rates.size()) != host_.num_learning_rates()) {
+    Refuse("expected " + std::to_string(host_.num_learning_rates()) + " learning rates, one for each segment, got " +
+           std::to_string(update.learning_rates.size()));
+  }
+  for (const float rate : update.learning_rates) {
+    if (!(std::isfinite(rate) && rate >= 0.0f)) {
+      Refuse("learning rates must be finite and >= 0, got " + std::to_string(rate));
+    }
+  }
+}
+
+Applied DeviceGroup::Apply(const Plan& plan, const DeviceUpdate& update, std::span<const Push> pushes) {
+  CheckUpdate(update);
+  if (plan.num_tables != num_tables()) Refuse("an update takes a plan of all tables");
+  const std::vector<uint32_t> times = NewestTimes(plan, update.times);
+  MutexLock lock(mutex_);
+  Applied applied;
+  {
+    WorkerClocks::Turns turns = host_.TakeTurns(pushes);
+    if (turns.are_duplicates()) return {.duplicate = true};
+    applied = Learn(plan, update, times);
+    turns.Record();
+  }
+  FinishUpdate(plan, update.times);
+  return applied;
+}
+
+Applied DeviceGroup::Learn(const Plan& plan, const DeviceUpdate& update, std::span<const uint32_t> times) {
+  Begin();
+  const Batch batch = Upload(plan);
+  Reserve(batch);
+  Find(batch);
+  auto* outcome = Zeros<Outcome>(1);
+  launcher_->Fill(&outcome->first_refused, kNoPlace, 1, config_.stream);
+  auto* is_missing = scratch_.Take<int32_t>(batch.plan.ids.count);
+  Launch(batch.plan.ids.count, FlagMissing{batch.plan.ids.count, batch.rows, is_missing});
+  const float* gradients = Check(batch, update, is_missing, outcome);
+  const int64_t filtered = AdmitNew(plan, batch, is_missing, outcome, update.step);
+  images_.Keep(scratch_, TablesNow(), RowsOfIds(batch.plan.ids, batch.rows), batch.num_ids, &outcome->refused);
+  const NewRanks ranks = Insert(plan, batch, is_missing, &outcome->refused);
+  Step(batch, update, gradients, ranks, &outcome->refused);
+  Stamp(batch, times, ranks, outcome);
+  const Outcome result = ReadOutcome(plan, outcome);
+  ReadCounters();
+  return {.updated = result.counts.updated,
+          .inserted = result.counts.inserted,
+          .filtered = filtered,
+          .skipped = result.counts.skipped};
+}
+
+const float* DeviceGroup::Check(const Batch& batch, const DeviceUpdate& update, int32_t* is_missing, Outcome* outcome) {
+  const uint32_t lane_bits = rules_.lane_bits();
+  float* scaled = update.scale == 1.0f ? nullptr : scratch_.Take<float>(batch.num_values);
+  Launch(uint64_t{batch.plan.ids.count} << lane_bits,
+         CheckGradients{batch.plan.ids, batch.plan.layout, rules_.traits(rule_bytes_.data()), lane_bits,
+                        update.gradients, update.scale, scaled, &outcome->refused, &outcome->first_refused, batch.rows,
+                        is_missing, &outcome->counts});
+  return scaled == nullptr ? update.gradients : scaled;
+}
+
+void DeviceGroup::Step(const Batch& batch, const DeviceUpdate& update, const float* gradients, const NewRanks& ranks,
+                       const uint32_t* refused) {
+  float* adjusted = rules_.adjusts_gradients() ? scratch_.Take<float>(batch.num_values) : nullptr;
+  const float* rates = scratch_.Upload(update.learning_rates, config_.stream);
+  rules_.Learn(*launcher_, config_.stream, rule_bytes_.data(), batch.plan,
+               {ranks, gradients, adjusted, update.latest, rates, update.step, refused});
+}
+
+void DeviceGroup::Stamp(const Batch& batch, std::span<const uint32_t> times, const NewRanks& ranks, Outcome* outcome) {
+  const RowsOfPlan& plan = batch.plan;
+  const bool is_single = times.size() == 1;
+  const uint32_t* of_ids = is_single ? nullptr : scratch_.Upload(times, config_.stream);
+  const StampRows kernel{
+      plan.ids,          plan.tables,     ranks, batch.rows, of_ids, is_single ? times[0] : 0, host_.row_epochs().now,
+      &outcome->refused, &outcome->counts};
+  launcher_->LaunchBlocks(BlocksForCounting(*launcher_, plan.ids.count), kernel, config_.stream);
+}
+
+// Admission decides on the host, in the order of the plan, as the filters' state depends on it.
+int64_t DeviceGroup::AdmitNew(const Plan& plan, const Batch& batch, int32_t* is_missing, const Outcome* outcome,
+                              int64_t step) {
+  if (!host_.has_admission()) return 0;
+  ReadOutcome(plan, outcome);  // a refused update counts no id
+  std::vector<int32_t> missing(batch.plan.ids.count);
+  CopyToHost(missing.data(), is_missing, missing.size());
+  Wait();
+  const std::vector<int32_t> cells = DeviceCellsOf(plan);
+  const auto num_tables = static_cast<uint32_t>(plan.num_tables);
+  std::vector<Group::NewId> ids;
+  std::vector<uint32_t> places;
+  for (uint32_t place = 0; place < batch.plan.ids.count; ++place) {
+    if (missing[place] == 0) continue;
+    const auto cell = static_cast<uint32_t>(cells[place]);
+    ids.push_back(
+        {plan.unique[place], cell / num_tables, cell % num_tables, static_cast<uint32_t>(plan.CountOf(place))});
+    places.push_back(place);
+  }
+  const std::vector<uint8_t> admitted = host_.Admit(ids, step);
+  for (size_t i = 0; i < places.size(); ++i) missing[places[i]] = admitted[i];
+  launcher_->Copy(is_missing, missing.data(), missing.size() * sizeof(int32_t), config_.stream);
+  return std::count(admitted.begin(), admitted.end(), 0);
+}
+
+DeviceGroup::Outcome DeviceGroup::ReadOutcome(const Plan& plan, const Outcome* outcome) {
+  Outcome result;
+  CopyToHost(&result, outcome, 1);
+  Wait();
+  if (result.refused != 0) RefuseNonFinite(plan, result.first_refused);
+  return result;
+}
+
+void DeviceGroup::RefuseNonFinite(const Plan& plan, uint32_t place) const {
+  const std::vector<int32_t> cells = DeviceCellsOf(plan);
+  const auto table = static_cast<size_t>(cells[place] % plan.num_tables);
+  Refuse("table '" + SpecOf(table).name + "': the gradient of id " + std::to_string(plan.unique[place]) +
+         " is not finite; nothing was applied. Set nonfinite='skip' or 'apply' in the table's config to continue");
+}
+
+void DeviceGroup::FinishUpdate(const Plan& plan, std::span<const int64_t> given_times) {
+  const Times times(given_times, plan.num_ids());
+  const int64_t before = host_.NewestTime(-1);
+  for (int t = 0; t < num_tables(); ++t) {
+    const int64_t begin = plan.table_splits[t], end = plan.table_splits[t + 1];
+    if (begin < end) host_.RaiseNewestTime(t, times.Newest(begin, end));
+    EnforceCap(t);
+  }
+  const int64_t now = host_.NewestTime(-1);
+  for (int t = 0; t < num_tables(); ++t) {
+    const std::vector<uint32_t> buckets = host_.BucketsToEvict(t, before, now);
+    if (!buckets.empty()) EvictExpired(t, now, buckets);
+  }
+}
+
+}  // namespace monolith::device

@@ -1,0 +1,206 @@
+"""The store whose rows live in the memory of a GPU, and the sessions of its workers."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from monolith import _core
+from monolith.device import indexed, launcher_of
+from monolith.errors import InvalidArgumentError
+from monolith.tables.arrays import finite_scale, float_array, time_array
+from monolith.tables.batch import NOTHING_APPLIED, Applied, Finished, made_from
+from monolith.tables.local.group_store import GroupSession, GroupStore
+from monolith.tables.local.native_tables import NativeTables
+from monolith.tables.local.plan import (
+    LocalPlan,
+    LocalRows,
+    latest_of,
+    merge_updates,
+    newest_and_first,
+    push_to_core,
+    require_each_once,
+    require_not_discarded,
+)
+from monolith.tables.store import Traits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from monolith.tables.batch import Pending, Plan, Rows, Update
+    from monolith.tables.table_config import TableConfig
+
+_SUBJECT = "store on a device"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSizes:
+    """Sizes of a table's pieces on a device; tests lower them to reach every case with few rows."""
+
+    chunk_bits: int = -1
+    """Rows of a chunk, as a power of two; -1: as many as fill about a megabyte."""
+    segment_bits: int = 6
+    """Words of an empty segment of the index, as a power of two."""
+
+
+class CudaStore(GroupStore):
+    """`monolith.tables.store.Store` over tables in the memory of a GPU; results are those of `LocalStore`, bit for bit.
+
+    Rows are read and updated by kernels, in the order of the calls, on a CUDA stream of the store. The caller's stream
+    waits for them; the host waits for the outcome of an update only. Rows that are read, and gradients, are on the
+    device; ids, plans, blocks and files are of the host. Cuts, files and changes are those of `LocalStore`.
+
+    ``device="cpu"`` runs the text of the same kernels on the processor: for tests, and slowly.
+
+    >>> import torch
+    >>> from monolith.tables import BatchStamp, CudaStore, Segment, TableConfig, Update
+    >>> store = CudaStore({"user": TableConfig([Segment(1)])}, device="cpu")
+    >>> joined = store.join(worker=0)
+    >>> plan = joined.plan(torch.tensor([3, 3]), torch.tensor([0, 2]), stamp=BatchStamp(worker=0, seq=0))
+    >>> rule = Update(previous=-1, step=0, learning_rates=torch.tensor([0.5]), times=0)
+    >>> joined.apply([(plan, torch.tensor([1.0]))], rule).result().inserted
+    1
+    >>> store.read(plan, step=1).result().values
+    tensor([-0.5000])
+
+    Args:
+        configs: Table name -> its config. Serving tables are rejected: they are filled from files, not by training.
+        device: ``"cuda"``, ``"cuda:N"`` or ``"cpu"``.
+        sizes: For tests.
+        launcher: For tests: what runs the kernels.
+
+    Raises:
+        UnavailableError: the GPU, its driver or the compiler of kernels is missing; names which.
+    """
+
+    subject = _SUBJECT
+
+    def __init__(
+        self,
+        configs: Mapping[str, TableConfig],
+        *,
+        device: torch.device | str = "cuda",
+        sizes: DeviceSizes | None = None,
+        launcher: _core.DeviceLauncher | None = None,
+    ) -> None:
+        self.device = indexed(device)
+        """Where the rows are."""
+        launcher = launcher_of(self.device) if launcher is None else launcher
+        self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        """The stream of all changes and reads of rows; None on a processor."""
+        native, sizes = NativeTables(configs), DeviceSizes() if sizes is None else sizes
+        self.rows = _core.DeviceGroup(
+            native.core,
+            launcher,
+            stream=0 if self.stream is None else self.stream.cuda_stream,
+            chunk_bits=sizes.chunk_bits,
+            segment_bits=sizes.segment_bits,
+        )
+        super().__init__(native, self.rows)
+        self.traits = Traits(device=str(self.device))
+        """Properties of the engine: in process and exact, with rows on a device."""
+
+    def join(self, worker: int) -> CudaWorkerSession:
+        """Begins an incarnation of a worker."""
+        return CudaWorkerSession(self, worker)
+
+    def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
+        """Returns the current rows."""
+        return Finished(LocalRows(self.read_values(self.own(plan), step), NOTHING_APPLIED))
+
+    def read_values(self, plan: LocalPlan, step: int) -> Tensor:
+        """Returns float32 [V], on the device: the current rows of a plan."""
+        values = torch.empty(plan.num_values, dtype=torch.float32, device=self.device)
+        with self.in_order():
+            self.rows.read(plan.core, values.data_ptr(), step)
+        return values
+
+    @contextlib.contextmanager
+    def in_order(self) -> Iterator[None]:
+        """Orders the launches inside after those of the caller's stream, and that stream's later ones after them."""
+        if self.stream is None:
+            yield
+            return
+        callers = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(callers)
+        try:
+            yield
+        finally:
+            callers.wait_stream(self.stream)
+
+    def on_device(self, values: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
+        """Returns float32 values, contiguous on the device; those of the host are copied.
+
+        Raises:
+            InvalidArgumentError: wrong dtype or shape.
+        """
+        if values.dtype != torch.float32:
+            raise TypeError(f"{_SUBJECT}: {name} must be float32, got {values.dtype}; write {name}.float()")
+        if tuple(values.shape) != shape:
+            raise InvalidArgumentError(f"{_SUBJECT}: {name} must have shape {shape}, got {tuple(values.shape)}")
+        return values.detach().to(self.device).contiguous()
+
+
+class CudaWorkerSession(GroupSession):
+    """`monolith.tables.store.WorkerSession` at a `CudaStore`."""
+
+    _store: CudaStore
+
+    def read(self, plan: Plan, *, after: int, step: int, train: bool) -> Pending[Rows]:
+        """Returns the rows of the plan, which are on the device once the caller's stream reaches them."""
+        own, seen = self._begin_read(plan, after=after, train=train)
+        return Finished(LocalRows(self._store.read_values(own, step), seen))
+
+    def apply(self, updates: Sequence[tuple[Plan, Tensor]], rule: Update) -> Pending[Applied]:
+        """Makes one optimizer step per id with the sum of its gradients; skips a batch that was applied before."""
+        store, native = self._store, self._store.native
+        plans = [self._own(plan) for plan, _ in updates]
+        num_ids = sum(plan.core.num_ids for plan in plans)
+        bounded = native.event_clock.bounded(time_array(rule.times, (num_ids,), _SUBJECT))
+        require_each_once(plans, _SUBJECT)
+        plan, gradient, times, latest = self._merged(plans, [gradient for _, gradient in updates], rule, bounded.times)
+        stamp, first_seq = newest_and_first(plans)
+        rates = float_array(rule.learning_rates, (native.rate_splits[-1],), _SUBJECT, "learning_rates")
+        scale = finite_scale(rule.scale, _SUBJECT)
+        require_not_discarded(plans, _SUBJECT)
+        with store.in_order():
+            applied = store.rows.apply(
+                plan,
+                gradient.data_ptr(),
+                0 if latest is None else latest.data_ptr(),
+                rates,
+                rule.step,
+                times,
+                scale,
+                [push_to_core(stamp, self._incarnation, first_seq, rule.previous)],
+            )
+        store.plans.close_applied(plans)
+        if not applied.duplicate:
+            native.event_clock.count(bounded)
+        return Finished(made_from(Applied, applied))
+
+    def _merged(
+        self, plans: Sequence[LocalPlan], gradients: Sequence[Tensor], rule: Update, times: NDArray[np.int64]
+    ) -> tuple[_core.Plan, Tensor, NDArray[np.int64], Tensor | None]:
+        """Returns one plan and its gradient, times and latest rows; those of several plans are merged on the host."""
+        store, native = self._store, self._store.native
+        on_device = [
+            store.on_device(gradient, (plan.num_values,), "gradient")
+            for plan, gradient in zip(plans, gradients, strict=True)
+        ]
+        latest = latest_of(native, plans, rule, _SUBJECT)
+        if len(plans) == 1:
+            return plans[0].core, on_device[0], times, None if latest is None else self._upload(latest[0])
+        arrays = [gradient.cpu().numpy() for gradient in on_device]
+        plan, gradient, times, merged_latest = merge_updates(native, plans, arrays, times, latest)
+        return plan, self._upload(gradient), times, None if merged_latest is None else self._upload(merged_latest)
+
+    def _upload(self, values: NDArray[np.float32]) -> Tensor:
+        return torch.from_numpy(values).to(self._store.device)
