@@ -110,7 +110,7 @@ class _ColumnRows(ABC):
 class _RaggedRows(_ColumnRows):
     def __init__(self, like: Ragged) -> None:
         self._dtype = like.dtype
-        self._values = GrowingArray((), like.flat_values[:0].numpy().dtype)
+        self._values = GrowingArray((), like.flat_values[:0].cpu().numpy().dtype)
         self._starts, self._lengths = GrowingArray((), np.int64), GrowingArray((), np.int64)
 
     def fits(self, values: ColumnValues) -> bool:
