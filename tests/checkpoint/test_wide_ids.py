@@ -46,6 +46,17 @@ def test_an_export_has_slots_and_ids_of_users(tmp_path: Path) -> None:
     assert found["weights"].shape == (6, 2)
 
 
+def test_an_export_of_a_single_row_has_it(tmp_path: Path) -> None:
+    emb = ml.Embeddings({"item": ml.Slot(2)})
+    emb({"item": torch.tensor([7])}, time=9).concat().sum().backward()
+    emb.step()
+    (written,) = (
+        name for name in inspection.export(save(emb, tmp_path / "saved"), tmp_path / "out") if "weights" not in name
+    )
+    found = load_file(tmp_path / "out" / written)
+    assert (found["ids"].tolist(), found["times"].tolist()) == ([7], [9])
+
+
 def test_a_slot_that_came_does_not_change_the_rows_of_others(tmp_path: Path) -> None:
     paths = [save(trained(*names), tmp_path / str(len(names))) for names in (("user", "item"), ("user", "tag", "item"))]
     (found,) = inspection.diff(*paths)["tables"].values()

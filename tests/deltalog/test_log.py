@@ -15,6 +15,7 @@ from fsspec.spec import AbstractFileSystem
 from deltalog.increments import PART, increment
 from monolith.deltalog import Base, DeltaLog, FileTransport, GapError, IncrementKind, PartReader, PartWriter
 from monolith.deltalog import log as log_module
+from monolith.deltalog.increment import read_head
 from monolith.deltalog.log import kept_by
 from monolith.deltalog.transports import file_segments
 from monolith.deltalog.transports.object_transport import ObjectTransport
@@ -385,3 +386,19 @@ def test_a_writer_that_withdraws_leaves_the_part_to_the_one_before(log: DeltaLog
     assert log.extent(PART) is None
     with log.open_writer(PART) as writer:
         assert writer.last_number == 0
+
+
+def test_a_reader_of_objects_skips_none_that_appears_between_two_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = ObjectTransport("memory://appears")
+    with PartWriter(transport, PART, schema=None) as writer:
+        writer.append(kind=IncrementKind.ROWS)
+        writer.append(kind=IncrementKind.ROWS)
+    tail = transport.tail(PART, 1)
+    read = transport.read
+    misses = [None]
+    monkeypatch.setattr(transport, "read", lambda part, number: misses.pop() if misses else read(part, number))
+    first, second = tail.next(), tail.next()
+    assert first is not None
+    assert second is not None
+    assert [read_head(record, origin="test").number for record in (first, second)] == [1, 2]
+    tail.close()

@@ -121,6 +121,13 @@ def test_rows_that_a_model_puts_side_by_side_come_as_one() -> None:
     assert torch.equal(called(graph, values), model(*values.values()))
 
 
+def test_a_join_of_all_rows_replaces_the_operation() -> None:
+    graph = loaded(lambda *rows: torch.cat(rows, 1).relu(), rows_of([3, 3]), joins_rows=True)
+    assert [node.target for node in graph.module.graph.nodes if node.op == "call_function"] == [torch.relu]
+    single = loaded(lambda row: torch.cat([row], 1).relu(), rows_of([3]), joins_rows=True)
+    assert torch.equal(called(single, rows_of([3])), rows_of([3])["f0"].relu())
+
+
 def test_slices_and_stacks_are_joined_and_what_else_is_read_stays() -> None:
     def model(first: Tensor, second: Tensor, number: Tensor) -> Tensor:
         bias = torch.cat([first[:, :1], torch.ops.aten.slice(second, -1, 0, 1), number], 1).sum(1)

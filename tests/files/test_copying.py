@@ -83,6 +83,12 @@ def test_a_tree_goes_to_a_remote_file_system_and_back(tmp_path: Path, memory: An
     assert read_tree(tmp_path / "back") == contents
 
 
+def test_a_copy_of_an_empty_folder_is_an_empty_folder(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    CopyRecursively(str(tmp_path / "src"), str(tmp_path / "parent" / "dst"))
+    assert list((tmp_path / "parent" / "dst").iterdir()) == []
+
+
 def test_copying_a_missing_tree_is_skipped_or_raises(tmp_path: Path) -> None:
     (tmp_path / "dst").mkdir()
     CopyRecursively(str(tmp_path / "src"), str(tmp_path / "dst"))
@@ -178,6 +184,11 @@ def test_one_file_that_cannot_be_copied_fails_the_tree(flaky: FlakyFileSystem, t
 def test_numbers_below_one_are_refused(options: dict[str, int], tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"must be >= 1, got 0"):
         CopyRecursively(str(tmp_path), str(tmp_path / "dst"), **options)  # type: ignore[arg-type]
+
+
+def test_a_copy_of_one_file_without_attempts_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^copy: max_retries must be >= 1, got 0$"):
+        CopyFile(str(tmp_path / "src"), str(tmp_path / "dst"), max_retries=0)
 
 
 def test_positional_arguments_keep_the_order_users_expect(tmp_path: Path) -> None:

@@ -17,7 +17,16 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from monolith.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, NotFoundError, OpError
-from monolith.files import FileLock, LocalStorage, Storage, open_storage, replaced_file, storage_of, text_files
+from monolith.files import (
+    FileLock,
+    LocalStorage,
+    RemoteStorage,
+    Storage,
+    open_storage,
+    replaced_file,
+    storage_of,
+    text_files,
+)
 from monolith.files.local_files import try_lock
 
 
@@ -120,6 +129,33 @@ def test_a_file_that_is_too_large_is_not_read(storage: Storage) -> None:
     assert storage.read("file", most_bytes=5) == b"12345"
     with pytest.raises(DataLossError, match="at most"):
         storage.read("file", most_bytes=4)
+
+
+def test_the_first_bytes_of_a_file_are_read_up_to_its_end(storage: Storage) -> None:
+    storage.replace("file", b"12345")
+    assert [storage.read_start("file", count) for count in (2, 5, 9)] == [b"12", b"12345", b"12345"]
+    with pytest.raises(NotFoundError, match="missing"):
+        storage.read_start("missing", 2)
+
+
+def test_a_file_of_another_machine_is_copied_to_this_one(renaming: RenamingFileSystem, tmp_path: Path) -> None:
+    storage = RemoteStorage("renaming://storage")
+    renaming.pipe_file("/storage/file", b"12345")
+    storage.fetch("file", tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == b"12345"
+    with pytest.raises(NotFoundError, match=r"file 'renaming://storage/other': is missing"):
+        storage.fetch("other", tmp_path / "copy")
+
+
+def test_a_lock_file_can_be_read_by_others_and_written_by_its_owner(tmp_path: Path) -> None:
+    mask = os.umask(0)
+    try:
+        lock = LocalStorage(tmp_path).lock("file.lock")
+    finally:
+        os.umask(mask)
+    assert lock is not None
+    assert stat.S_IMODE((tmp_path / "file.lock").stat().st_mode) == 0o644
+    lock.release()
 
 
 def test_of_two_that_create_a_file_one_does(storage: Storage) -> None:

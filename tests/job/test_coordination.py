@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -53,6 +54,24 @@ def wait_until(job: Coordinator, begin: float, end: float, *alive: tuple[tuple[s
         job.tick(steps=0, clocks={}, now=now)
         for place, token in alive:
             job.renew(place, token, now=now)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lease_seconds": 0.0}, "a lease above 0 and of at most 3600 s, expected, got 0.0 s"),
+        ({"lease_seconds": 3600.5}, "a lease above 0 and of at most 3600 s, expected, got 3600.5 s"),
+        ({"token": 0}, "a token, and a lease"),
+        ({"index": -1}, "an index >= 0 expected, got 'worker' -1"),
+        ({"role": ""}, "a role and an index"),
+        ({"index": 2}, r"index of a worker must be in \[0, 2\), got 2"),
+    ],
+)
+def test_a_request_for_a_place_that_cannot_be_is_refused(changes: dict[str, Any], message: str) -> None:
+    job = Coordinator(7, 0.0)
+    with pytest.raises(InvalidArgumentError, match=message):
+        job.join(replace(claim(1, 11), **changes), num_workers=2, now=0.0)
+    job.join(replace(claim(1, 11), lease_seconds=3600.0), num_workers=2, now=0.0)
 
 
 class TestLeases:
@@ -260,6 +279,15 @@ class TestEndsOfInputs:
         after.report_lost(CHIEF, 10, worker=1, server=3, batches=range(9, 12), now=0.1)
         assert dict(after.state(0.1).lost_updates) == {(1, 3): 4}
         assert after.join(claim(1, 11, incarnation=1), num_workers=2, now=0.2) == 1
+
+    def test_a_range_of_lost_batches_begins_at_0_or_later_and_may_be_empty(self) -> None:
+        job = two()
+        for batches in (range(-1, 2), range(3, 2)):
+            with pytest.raises(InvalidArgumentError, match="lost updates: batches from 0 on expected"):
+                job.report_lost(CHIEF, 10, worker=1, server=0, batches=batches, now=0.1)
+        for batches in (range(0), range(2), range(5, 5)):
+            job.report_lost(CHIEF, 10, worker=1, server=0, batches=batches, now=0.1)
+        assert dict(job.state(0.1).lost_updates) == {(1, 0): 2}
 
     def test_only_workers_that_took_files_are_lost_and_only_after_a_full_lease_adopted(self) -> None:
         job = two()

@@ -12,6 +12,7 @@ from monolith.errors import AbortedError, InvalidArgumentError, UnimplementedErr
 from monolith.hooks import PsHealthHook
 from monolith.observe import process_resources
 from monolith.ps import PsCluster, PsServer
+from monolith.ps.server.server import PsServerConfig
 from monolith.testing.ps_cluster import PsProcesses
 from ps.server_fixtures import running
 
@@ -95,3 +96,9 @@ def test_a_server_that_ends_does_not_wait_for_a_benchmark(monkeypatch: pytest.Mo
         servers[0].close()
         thread.join(30)
         assert len(failed) == 1
+
+
+def test_a_server_may_have_one_thread_and_not_none() -> None:
+    assert PsServerConfig(num_ps=1, num_threads=1).num_threads == 1
+    with pytest.raises(InvalidArgumentError, match="num_threads must be >= 1 or None, got 0"):
+        PsServerConfig(num_ps=1, num_threads=0)

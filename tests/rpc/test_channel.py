@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from monolith.errors import FailedPreconditionError, OpError, UnavailableError
+from monolith.errors import CancelledError, FailedPreconditionError, OpError, UnavailableError
 from monolith.rpc import ClientCredentials
 from monolith.rpc.channel import ControlChannel
 from monolith.rpc.protos import coordinator_pb2 as messages
@@ -49,3 +49,12 @@ def test_a_call_on_a_channel_closed_by_another_thread_raises_the_error_of_the_ch
     channel._methods[name] = ClosedMeanwhile(channel, channel._methods[name], moved_to)
     with pytest.raises(kind, match=message):
         start(channel)
+
+
+def test_the_result_of_a_call_that_the_caller_cancelled_is_an_error_that_names_it() -> None:
+    channel = ControlChannel(0, "127.0.0.1:1", ClientCredentials())
+    call = channel.begin("Renew", messages.RenewRequest(), 60.0)
+    call.cancel()
+    with pytest.raises(CancelledError, match=r"^parameter server 0 at 127\.0\.0\.1:1: Renew was cancelled$"):
+        call.result()
+    channel.close()

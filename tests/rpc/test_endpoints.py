@@ -117,6 +117,15 @@ def test_an_unexpected_error_is_logged_and_an_expected_one_is_not(caplog: pytest
     assert "by zero" in caplog.text
 
 
+@pytest.mark.parametrize("credentials", [ServerCredentials, ClientCredentials])
+@pytest.mark.parametrize("given", ["tls_certificate", "tls_key"])
+def test_a_certificate_and_its_key_are_given_together(credentials: Any, given: str) -> None:
+    authorities = {"tls_ca": "ca.pem"} if credentials is ClientCredentials else {}
+    with pytest.raises(ValueError, match=r"^credentials: tls_certificate and tls_key are given together$"):
+        credentials(**{given: "file.pem"}, **authorities)
+    assert credentials(tls_certificate="file.pem", tls_key="key.pem", **authorities).tls_key == "key.pem"
+
+
 def test_a_port_that_is_taken_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"

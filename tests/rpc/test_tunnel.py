@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 import time
@@ -27,7 +28,7 @@ from monolith.errors import (
     UnavailableError,
 )
 from monolith.rpc.credentials import ClientCredentials, ServerCredentials
-from monolith.rpc.tunnel import FrameRelay, Tunnel
+from monolith.rpc.tunnel import FRAMES_METHOD, FrameRelay, Tunnel
 from ps.raw_frames import question, token_and_words
 
 pytestmark = pytest.mark.usefixtures("nothing_left_behind")
@@ -133,6 +134,21 @@ def eventually(happens: Any) -> None:
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
     return make_certificate(tmp_path_factory.mktemp("certificates"), "server")
+
+
+def test_a_frame_server_that_takes_no_connection_is_unavailable() -> None:
+    def refuse(descriptor: int, _: str) -> None:
+        os.close(descriptor)
+        raise OSError("too many open files")
+
+    relay = FrameRelay(refuse, ServerCredentials(), max_streams=1)
+    with control_of(relay, ServerCredentials()) as port, channel_to(port, ClientCredentials()) as channel:
+        stream = channel.stream_stream(FRAMES_METHOD)(iter([b"hello"]), timeout=ENDS_HANGS)
+        with pytest.raises(grpc.RpcError) as raised:
+            next(stream)
+        assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "the frame server takes no connection: too many open files" in raised.value.details()
+    relay.close()
 
 
 class TestBytes:

@@ -39,6 +39,15 @@ def test_a_schema_survives_the_way_through_its_text() -> None:
     assert schema.differences(again) == []
 
 
+def test_the_size_of_rows_in_a_file_is_that_of_their_keys_times_and_payloads() -> None:
+    schema = schema_of(a=TableConfig([Segment(2, optimizer=Adam())]), b=TableConfig([Segment(3, compressor=FixedR8())]))
+    payloads = {state: [table.payload_bytes(state=state) for table in schema.tables] for state in (False, True)}
+    assert payloads[False] == [8, 3]
+    for state, (first, second) in payloads.items():
+        assert schema.num_bytes({"a": 10, "b": 0}, state=state) == 10 * (12 + first)
+        assert schema.num_bytes({"a": 10, "b": 7}, state=state) == 10 * (12 + first) + 7 * (12 + second)
+
+
 def test_how_rows_learn_is_not_part_of_the_schema() -> None:
     slow = schema_of(a=TableConfig([Segment(2, optimizer=Adagrad(learning_rate=0.1))], expire_days=3))
     fast = schema_of(a=TableConfig([Segment(2, optimizer=Adagrad(learning_rate=0.9))], seed=4, nonfinite="skip"))

@@ -128,6 +128,10 @@ def test_an_outcome_is_a_mapping_a_table_and_plain_values() -> None:
     assert [window["auc"] for window in plain["copies"]["never"]["windows"]] == [0.7, None, 0.8]
 
 
+def test_a_value_that_is_unknown_is_a_dash_in_the_page() -> None:
+    assert "<td>-</td>" in page_of(outcome_of("x", 0.7, math.nan), title="x")
+
+
 def test_the_page_draws_every_copy_and_loads_nothing(tmp_path: Path) -> None:
     many = {f"<{number}>": outcome_of("x", 0.7, 0.7 + number / 100)["x"] for number in range(9)}
     write_page(tmp_path / "page.html", many, title="fresh & stale")
@@ -137,6 +141,13 @@ def test_the_page_draws_every_copy_and_loads_nothing(tmp_path: Path) -> None:
     page = ET.fromstring(f"<body>{body}</body>")  # noqa: S314 - our own page
     drawings = list(page.iter("svg"))
     assert [sum(line.tag == "polyline" for line in drawing) for drawing in drawings] == [9] * 6
+    total, windows = ([[cell.text for cell in row] for row in table.iter("tr")] for table in page.iter("table"))
+    assert total[1:3] == [
+        ["<0>", "0.7000", "0.7500", "0.5000", "1.0000", "10", "1", "2.0"],
+        ["<1>", "0.7050", "0.7500", "0.5000", "1.0000", "10", "1", "2.0"],
+    ]
+    assert (len(total), len(windows)) == (1 + 9, 1 + 2 * 9)
+    assert windows[4] == ["<1>", str(BEGIN + DAY), "5", "0.7100", "0.5000", "1.0000"]
     assert "&lt;8&gt;" in text
     assert "<title>fresh &amp; stale</title>" in text
     assert not any(word in text for word in ("http", "src=", "@import", "url("))

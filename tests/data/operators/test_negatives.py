@@ -169,6 +169,13 @@ def test_actions_decide_what_is_positive_and_what_enters() -> None:
     assert {tuple(row["actions"]) for row in negatives} == {(99,)}
 
 
+def test_any_of_the_actions_makes_a_row_positive_without_a_priority() -> None:
+    actions = Ragged.from_lists([[5], [2, 9], [], [7, 2]])
+    batch = Batch({"actions": actions, "label": torch.zeros(4, 1)}, num_rows=4)
+    assert Positives(actions=(2, 5)).of(batch).tolist() == [True, True, False, True]
+    assert Positives(actions=(2, 5), action_priority=(9, 2, 5)).of(batch).tolist() == [True, False, False, True]
+
+
 @pytest.mark.parametrize("name", ["actions", "action_priority"])
 def test_actions_are_different_numbers_of_32_bits(name: str) -> None:
     make: Any = Positives

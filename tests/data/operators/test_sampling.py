@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from data.operators.sample_rows import Row, batch_of, few, rows, rows_of
 from monolith.data import INVALID_LABEL, Batch
 from monolith.data.operators import InShare, NegativeSample, NumberRows, SpecialStrategy
-from monolith.data.operators.row_draws import mix64, row_keys, uniform_draws
+from monolith.data.operators.row_draws import GOLDEN, mix64, row_keys, uniform_draws
 from monolith.data.rows import concat_batches, take_rows
 from monolith.tensors import Ragged
 
@@ -62,6 +63,14 @@ def test_rows_that_differ_have_different_keys(samples: list[Row]) -> None:
     batch = batch_of(samples)
     distinct = {str((row["user"], row["city"], row["uid"])) for row in samples}
     assert len(set(row_keys(batch, ["user", "city", "uid"], "test").tolist())) == len(distinct)
+
+
+@pytest.mark.parametrize("seed", [3, -1, (1 << 31) + 5])
+def test_draws_are_those_of_splitmix64_at_any_seed(seed: int) -> None:
+    salt = zlib.crc32(b"InShare") | (seed % (1 << 32)) << 32
+    start = splitmix64(7 ^ splitmix64(salt))
+    expected = [(splitmix64((start + number * GOLDEN) % (1 << 64)) >> 11) * 2.0**-53 for number in range(3)]
+    assert uniform_draws(torch.tensor([7]), seed=seed, owner=InShare(), count=3).tolist() == [expected]
 
 
 def test_draws_look_uniform_and_independent() -> None:

@@ -96,13 +96,16 @@ def test_an_action_without_an_impression_is_counted_and_evicted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "expected", "late"),
-    [("drop", [], 0), ("count", [], 1), ("correct", [(b"a", (CLICK,), (SKIP,))], 1)],
+    ("policy", "expected", "late", "kept"),
+    [("drop", [], 0, []), ("count", [], 1, [False]), ("correct", [(b"a", (CLICK,), (SKIP,))], 1, [True])],
 )
-def test_late_actions_are_dropped_counted_or_correct_their_example(policy: str, expected: list[Any], late: int) -> None:
+def test_late_actions_are_dropped_counted_or_correct_their_example(
+    policy: str, expected: list[Any], late: int, kept: list[bool]
+) -> None:
     options: dict[str, Any] = {} if policy == "drop" else {"late_seconds": 0.1}
     machine = JoinMachine(JoinRuleConfig(window_seconds=0.1, late_actions=policy, negative_action=SKIP, **options))
     assert run(machine, shown(b"a", 1000), 1150) == [(b"a", (SKIP,), ())]
+    assert [bool(entry.sample) for entry in machine.entries.values()] == kept
     assert run(machine, done(b"a", 1090, CLICK)) == expected
     assert machine.counts.late_actions == late
     assert machine.counts.unmatched_actions == (0 if late else 0 if machine.entries else 1)
@@ -368,3 +371,11 @@ def test_entries_that_are_kept_elsewhere_take_no_memory_here() -> None:
     assert machine.counts.negatives == 100
     machine.advance(1200)
     assert machine.num_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "keeps"),
+    [({}, False), ({"mode": "fast_emit"}, True), ({"late_actions": "correct"}, True)],
+)
+def test_samples_are_kept_where_an_example_may_be_corrected(options: dict[str, Any], *, keeps: bool) -> None:
+    assert JoinRuleConfig(window_seconds=1.0, negative_action=SKIP, **options).keeps_samples is keeps

@@ -208,6 +208,7 @@ def test_a_window_on_disk_is_closed_in_pieces_also_after_a_kill_between_two(
     assert in_memory < 300
     again = join.partition()
     again.open()
+    assert again.num_waiting == 1000, "in memory or on disk, once"
     again.close()
     numbers = [each.number for each in join.examples()]
     assert numbers == list(range(1, 1001)), "what was due is closed before anything else is read"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,22 @@ def test_files_come_grow_end_torn_and_go(tmp_path: Path) -> None:
     clock.advance(1.0)
     came = source.read(10)
     assert came.following == {"a.requests": [len(whole), 0]}
+    source.close()
+
+
+def test_a_file_that_is_idle_for_long_is_polled_every_second(tmp_path: Path) -> None:
+    clock = FakeClock()
+    source = _input(tmp_path, clock)
+    file = tmp_path / "a.requests"
+    append(file, [_shown(1, START_MS)])
+    os.utime(file, (clock.now() - 3600, clock.now() - 3600))
+    source.open(None)
+    assert _times(_drain(source)) == [START_MS]
+    append(file, [_shown(2, START_MS + 1)])
+    clock.advance(0.9)
+    assert source.read(10).records == []
+    clock.advance(0.2)
+    assert _times(source.read(10).records) == [START_MS + 1]
     source.close()
 
 

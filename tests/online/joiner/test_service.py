@@ -15,8 +15,10 @@ from monolith import cli
 from monolith.errors import DataLossError, InvalidArgumentError
 from monolith.files import LocalStorage
 from monolith.observe import process_recorder
-from monolith.online.joiner import Joiner, JoinerConfig
+from monolith.online.joiner import Joiner, JoinerConfig, service, topics
+from monolith.online.joiner.endpoints import KafkaPlace
 from monolith.online.joiner.examples import whole_examples
+from monolith.online.joiner.partition import JoinPartition
 from online.joiner.joins import append, outcome, traffic
 from online.joiner.places import (
     consumed,
@@ -142,3 +144,40 @@ def test_configs_that_cannot_work_are_refused(options: dict[str, Any], text: str
     }
     with pytest.raises(ValueError, match=text):
         Joiner(JoinerConfig(**{**whole, "state_dir": "s", **options}))
+
+
+def test_an_output_whose_topic_was_recreated_closes_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[bool] = []
+
+    class Client:
+        def __init__(self, *_: object) -> None: ...
+
+        def watermarks(self, partitions: list[Any]) -> dict[Any, tuple[int, int]]:
+            return dict.fromkeys(partitions, (0, 3))
+
+        def close(self) -> None:
+            closed.append(True)
+
+    monkeypatch.setattr(topics, "KafkaClient", Client)
+    output = topics.TopicOutput(KafkaPlace("localhost:1", "examples"), 0, {})
+    with pytest.raises(DataLossError, match="ends at offset 3, 4 messages were written; the topic was recreated"):
+        output.open(4)
+    assert closed == [True]
+
+
+def test_a_joiner_without_input_pauses_between_two_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "_PAUSE_SECONDS", 60.0)
+    looks: list[int] = []
+    joiner = Joiner(folder_config(tmp_path, 1, stop_at_end=False))
+
+    def step(_: object) -> bool:
+        looks.append(len(looks))
+        if len(looks) == 3:
+            stop.start()
+        return len(looks) < 3
+
+    stop = threading.Timer(0.2, joiner.stop)
+    monkeypatch.setattr(JoinPartition, "step", step)
+    write_traffic(tmp_path, 1, 1)
+    joiner.run()
+    assert looks == [0, 1, 2], "two that found something, one that did not, and the pause"

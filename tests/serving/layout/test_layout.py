@@ -310,6 +310,18 @@ def test_columns_of_numbers_of_one_row_stand_for_all() -> None:
     assert inputs["age"].tolist() == [[1], [2], [3]]
 
 
+def test_columns_of_numbers_of_another_width_are_refused() -> None:
+    columns = {
+        "item": [1],
+        "age": [[1]],
+        "scores": Ragged.from_lists([[0.5]], dtype=torch.float32),
+        "steps": Ragged.from_lists([[1]]),
+        "title": [b"x"],
+    }
+    with pytest.raises(InvalidArgumentError, match="input 'price': 2 numbers of each example are expected, got 3"):
+        numbers_layout().from_columns({**columns, "price": np.ones((1, 3), np.float32)})
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [

@@ -104,6 +104,24 @@ def test_requests_that_come_while_the_model_is_busy_are_answered_together(
     assert model.calls == [1, 5]
 
 
+def test_the_expected_wait_of_a_request_counts_the_calls_before_it_at_their_measured_cost(
+    start: Callable[..., ModelServer], model: SmallModel
+) -> None:
+    server = start(queue=RequestQueueConfig(batch_examples=1, max_wait_seconds=PATIENCE))
+    model.before = lambda: time.sleep(0.2)
+    assert ask(server, body=row(1)).status == 200
+    held = Held(model)
+    threads, _ = in_threads(1, lambda _: ask(server, body=row(2)))
+    assert held.begun.acquire(timeout=PATIENCE)
+    more, _ = in_threads(2, lambda number: ask(server, body=row(number)))
+    wait_for(lambda: server.core.threads.num_waiting == 2)
+    expected = server.core.threads.expected_wait_seconds
+    held.release.set()
+    for thread in threads + more:
+        thread.join()
+    assert expected >= 0.4
+
+
 def test_a_call_of_a_model_computes_on_one_thread_and_others_keep_theirs(
     start: Callable[..., ModelServer], model: SmallModel
 ) -> None:
@@ -336,6 +354,27 @@ def test_nothing_remains_after_close(model: SmallModel, nothing_left_behind: Non
     server.close()
     registry.close()
     assert model.closed.is_set()
+
+
+def test_a_registry_is_closed_when_the_models_that_were_removed_before_are() -> None:
+    release, ended = threading.Event(), threading.Event()
+
+    class Slow(SmallModel):
+        def close(self) -> None:
+            assert release.wait(PATIENCE)
+            ended.set()
+
+    registry = ModelRegistry()
+    registry.add("ranker", Slow(export=1))
+    registry.add("ranker", SmallModel(export=2))
+    registry.remove("ranker", 1)
+    closing = threading.Thread(target=registry.close)
+    closing.start()
+    closing.join(0.05)
+    assert closing.is_alive()
+    release.set()
+    closing.join(PATIENCE)
+    assert ended.is_set()
 
 
 def test_a_signal_ends_the_wait_whenever_it_comes(start: Callable[..., ModelServer]) -> None:
