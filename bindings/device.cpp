@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/process_key.h"
 #include "bindings.h"
 #include "device/cpu_launcher.h"
 #include "device/cuda_launcher.h"
@@ -29,16 +30,22 @@ namespace {
 
 using device::CpuLauncher;
 using device::DeviceGroup;
+using device::DevicePlan;
 using device::DeviceUpdate;
 using device::Launcher;
+using device::PlanInput;
 
 // Memory of a device, as Tensor.data_ptr() gives it; 0: none.
 using Address = uintptr_t;
 
-const float* FloatsAt(Address address) { return reinterpret_cast<const float*>(address); }
+template <typename T>
+T* At(Address address) {
+  return reinterpret_cast<T*>(address);
+}
 
-void BindLauncher(nb::module_& m) {
-  nb::class_<Launcher>(m, "DeviceLauncher")
+nb::class_<Launcher> BindLauncher(nb::module_& m) {
+  nb::class_<Launcher> launcher(m, "DeviceLauncher");
+  launcher
       .def_static(
           "on_cpu",
           [](bool shuffled) -> std::shared_ptr<Launcher> {
@@ -53,6 +60,77 @@ void BindLauncher(nb::module_& m) {
             return device::MakeCudaLauncher({gpu, std::move(nvrtc_paths), std::move(cache_folder)});
           },
           "gpu"_a, nb::kw_only(), "nvrtc_paths"_a, "cache_folder"_a);
+  return launcher;
+}
+
+// The launches between which Python sorts: device/kernels/plan.h has their order. Memory is the caller's.
+void FindFirstsOf(Launcher& launcher, const PlanInput& source, Address slots, uint32_t slot_bits, Address firsts,
+                  Address is_first, uintptr_t stream) {
+  auto* first = At<uint32_t>(firsts);
+  launcher.Launch(source.num_ids, device::InsertPositions{source, kProcessKey, slot_bits, At<uint32_t>(slots), first},
+                  {stream});
+  launcher.Launch(source.num_ids, device::FindFirsts{source.num_ids, At<uint32_t>(slots), first, At<int32_t>(is_first)},
+                  {stream});
+}
+
+void OrderDistinctOf(Launcher& launcher, const PlanInput& source, uint32_t num_unique, Address places,
+                     Address positions, Address firsts, Address place_of, Address cells, Address unique,
+                     Address inverse, Address counts, Address splits, uintptr_t stream) {
+  const uint32_t num_cells = kNumBuckets * source.num_tables;
+  launcher.Launch(num_unique,
+                  device::OrderDistinct{source, num_unique, At<int64_t>(places), At<uint32_t>(positions),
+                                        At<int64_t>(unique), nullptr, At<uint32_t>(place_of)},
+                  {stream});
+  launcher.Launch(source.num_ids,
+                  device::NumberPositions{source.num_ids, At<uint32_t>(firsts), At<uint32_t>(place_of),
+                                          At<int32_t>(inverse), At<int32_t>(counts)},
+                  {stream});
+  launcher.Launch(num_cells + 1, device::FindSplits{num_unique, num_cells, At<int32_t>(cells), At<int64_t>(splits)},
+                  {stream});
+}
+
+void BindPlans(nb::module_& m, nb::class_<Launcher>& launcher) {
+  nb::class_<PlanInput>(m, "PlanSource")
+      .def(
+          "__init__",
+          [](PlanInput* self, Address keys, uint32_t num_ids, Address table_splits, uint32_t num_tables) {
+            new (self) PlanInput{num_ids, num_tables, At<int64_t>(keys), nullptr, At<int64_t>(table_splits)};
+          },
+          "keys"_a, "num_ids"_a, "table_splits"_a, "num_tables"_a);
+  const nb::call_guard<nb::gil_scoped_release> released;
+  launcher
+      .def("find_firsts", &FindFirstsOf, released, "source"_a, "slots"_a, "slot_bits"_a, "firsts"_a, "is_first"_a,
+           nb::kw_only(), "stream"_a)
+      .def(
+          "compact_firsts",
+          [](Launcher& self, const PlanInput& source, Address firsts, Address ranks, Address positions, Address cells,
+             uintptr_t stream) {
+            self.Launch(source.num_ids,
+                        device::CompactFirsts{source, At<uint32_t>(firsts), At<int32_t>(ranks), At<uint32_t>(positions),
+                                              At<int32_t>(cells)},
+                        {stream});
+          },
+          released, "source"_a, "firsts"_a, "ranks"_a, "positions"_a, "cells"_a, nb::kw_only(), "stream"_a)
+      .def("order_distinct", &OrderDistinctOf, released, "source"_a, "num_unique"_a, nb::kw_only(), "places"_a,
+           "positions"_a, "firsts"_a, "place_of"_a, "cells"_a, "unique"_a, "inverse"_a, "counts"_a, "splits"_a,
+           "stream"_a);
+  nb::class_<DevicePlan>(m, "DevicePlan")
+      .def(
+          "__init__",
+          [](DevicePlan* self, const In<int64_t>& table_splits, std::vector<uint32_t> num_ids_of_tables, Address keys,
+             Address cells, Address splits, Address inverse, Address counts, Address offsets, Address rows) {
+            new (self) DevicePlan{{table_splits.data(), table_splits.data() + table_splits.size()},
+                                  std::move(num_ids_of_tables),
+                                  At<int64_t>(keys),
+                                  At<int32_t>(cells),
+                                  At<int64_t>(splits),
+                                  At<int32_t>(inverse),
+                                  At<int32_t>(counts),
+                                  At<int64_t>(offsets),
+                                  At<uint32_t>(rows)};
+          },
+          nb::kw_only(), "table_splits"_a, "num_ids_of_tables"_a, "keys"_a, "cells"_a, "splits"_a, "inverse"_a,
+          "counts"_a, "offsets"_a, "rows"_a);
 }
 
 void BindBatches(nb::class_<DeviceGroup>& group) {
@@ -70,16 +148,17 @@ void BindBatches(nb::class_<DeviceGroup>& group) {
           "host"_a, "launcher"_a, nb::kw_only(), "stream"_a, "chunk_bits"_a, "segment_bits"_a, nb::keep_alive<1, 2>())
       .def(
           "read",
-          [](DeviceGroup& self, const Plan& plan, Address values, int64_t step) {
-            WithoutGil([&] { self.Read(plan, reinterpret_cast<float*>(values), step); });
+          [](DeviceGroup& self, DevicePlan& plan, Address values, int64_t step) {
+            WithoutGil([&] { self.Read(plan, At<float>(values), step); });
           },
           "plan"_a, "values"_a, "step"_a)
       .def(
           "apply",
-          [](DeviceGroup& self, const Plan& plan, Address gradients, Address latest, const In<float>& learning_rates,
-             int64_t step, const In<int64_t>& times, float scale, const std::vector<Push>& pushes) {
+          [](DeviceGroup& self, const DevicePlan& plan, Address gradients, Address latest,
+             const In<float>& learning_rates, int64_t step, const In<int64_t>& times, float scale,
+             const std::vector<Push>& pushes) {
             const DeviceUpdate update{
-                FloatsAt(gradients), FloatsAt(latest), Span(learning_rates), step, Span(times), scale};
+                At<float>(gradients), At<float>(latest), Span(learning_rates), step, Span(times), scale};
             return WithoutGil([&] { return self.Apply(plan, update, pushes); });
           },
           "plan"_a, "gradients"_a, "latest"_a, "learning_rates"_a.noconvert(), "step"_a, "times"_a.noconvert(),
@@ -147,7 +226,8 @@ void BindHistory(nb::class_<DeviceGroup>& group) {
 }  // namespace
 
 void BindDevice(nb::module_& m) {
-  BindLauncher(m);
+  nb::class_<Launcher> launcher = BindLauncher(m);
+  BindPlans(m, launcher);
   nb::class_<DeviceGroup> group(m, "DeviceGroup");
   BindBatches(group);
   BindWrites(group);

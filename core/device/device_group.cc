@@ -20,13 +20,10 @@ void RequireSupported(const TableSpec& spec) {
   }
 }
 
-// bucket * num_tables + table, of each distinct id.
-std::vector<int32_t> DeviceCellsOf(const Plan& plan) {
-  std::vector<int32_t> cells(static_cast<size_t>(plan.num_unique()));
-  for (size_t cell = 0; cell + 1 < plan.splits.size(); ++cell) {
-    std::fill(cells.begin() + plan.splits[cell], cells.begin() + plan.splits[cell + 1], static_cast<int32_t>(cell));
-  }
-  return cells;
+std::vector<uint32_t> DimsOf(const Group& host) {
+  std::vector<uint32_t> dims;
+  for (int t = 0; t < host.num_tables(); ++t) dims.push_back(static_cast<uint32_t>(host.table(t).spec.dim()));
+  return dims;
 }
 
 }  // namespace
@@ -36,6 +33,7 @@ DeviceGroup::DeviceGroup(Group& host, std::shared_ptr<Launcher> launcher, const 
       launcher_(std::move(launcher)),
       config_(config),
       rules_(host),
+      dims_(*launcher_, static_cast<size_t>(host.num_tables())),
       rule_bytes_(*launcher_, rules_.bytes().size()),
       chunks_(*launcher_, config.sizes.slab_bytes),
       scratch_(*launcher_),
@@ -52,6 +50,8 @@ DeviceGroup::DeviceGroup(Group& host, std::shared_ptr<Launcher> launcher, const 
                                                     !spec.wide_slots().empty(), config.sizes));
   }
   host_.KeepRowsElsewhere();
+  const std::vector<uint32_t> dims = DimsOf(host);
+  launcher_->Copy(dims_.data(), dims.data(), dims.size() * sizeof(uint32_t), config.stream);
   launcher_->Copy(rule_bytes_.data(), rules_.bytes().data(), rules_.bytes().size(), config.stream);
   MutexLock lock(mutex_);
   CreateTables();
@@ -99,55 +99,24 @@ void DeviceGroup::FollowEpochBase(const Group::RowEpochs& before) {
   images_.ShiftEpochs(shift);
 }
 
-DeviceGroup::Batch DeviceGroup::Upload(const Plan& plan) {
-  const std::vector<int> dims = host_.DimsOf(plan);
-  const auto count = static_cast<uint32_t>(plan.num_unique());
-  const auto num_tables = static_cast<uint32_t>(plan.num_tables);
-  const std::vector<int32_t> cells = DeviceCellsOf(plan);
-  const uint32_t first_table = plan.only_table == -1 ? 0 : static_cast<uint32_t>(plan.only_table);
-  Batch batch{};
-  batch.rows = scratch_.Take<uint32_t>(count);
-  batch.num_ids.resize(num_tables);
-  for (const int32_t cell : cells) ++batch.num_ids[static_cast<uint32_t>(cell) % num_tables];
-  batch.num_values = static_cast<uint64_t>(host_.NumValues(plan));
-  const std::span<const int64_t> keys(plan.unique.data(), plan.unique.size());
-  const DistinctIds ids{count, num_tables, scratch_.Upload(keys, config_.stream),
-                        scratch_.Upload(std::span<const int32_t>(cells), config_.stream)};
-  ValueLayout layout{static_cast<uint32_t>(dims[0]), nullptr, nullptr};
-  if (num_tables > 1) {
-    std::vector<int64_t> offsets;
-    int64_t offset = 0;
-    for (const int32_t cell : cells) {
-      offsets.push_back(offset);
-      offset += dims[static_cast<uint32_t>(cell) % num_tables];
-    }
-    const std::vector<uint32_t> unsigned_dims(dims.begin(), dims.end());
-    layout.dims = scratch_.Upload(std::span<const uint32_t>(unsigned_dims), config_.stream);
-    layout.offsets = scratch_.Upload(std::span<const int64_t>(offsets), config_.stream);
-  }
-  batch.plan = {first_table, ids, TablesNow(first_table), layout, batch.rows};
-  return batch;
+DeviceGroup::Batch DeviceGroup::BatchOf(const DevicePlan& plan) {
+  const auto num_tables = static_cast<uint32_t>(plan.num_ids.size());
+  uint64_t num_values = 0;
+  for (size_t t = 0; t < num_tables; ++t)
+    num_values += uint64_t{plan.num_ids[t]} * static_cast<uint64_t>(SpecOf(t).dim());
+  const DistinctIds ids{plan.num_unique(), num_tables, plan.keys, plan.cells};
+  const ValueLayout layout{static_cast<uint32_t>(SpecOf(0).dim()), num_tables == 1 ? nullptr : dims_.data(),
+                           plan.offsets};
+  return {plan, {0, ids, TablesNow(), layout, plan.rows}, num_values};
 }
 
-void DeviceGroup::Find(const Batch& batch) {
-  Launch(batch.plan.ids.count, FindRows{batch.plan.ids, batch.plan.tables, batch.rows});
-}
-
-void DeviceGroup::Reserve(const Batch& batch) {
-  for (uint32_t t = 0; t < batch.num_ids.size(); ++t) {
-    const uint32_t number = batch.plan.first_table + t;
-    tables_[number]->Reserve(number, TablesNow(), batch.num_ids[t]);
-  }
-  TablesNow();
-}
-
-NewRanks DeviceGroup::Insert(const Plan& plan, const Batch& batch, int32_t* is_new, const uint32_t* refused) {
+NewRanks DeviceGroup::Insert(const Batch& batch, int32_t* is_new, const uint32_t* refused) {
   const DistinctIds& ids = batch.plan.ids;
-  const auto num_cells = static_cast<uint32_t>(plan.splits.size() - 1);
   InclusiveSums(*launcher_, scratch_, config_.stream, is_new, ids.count, is_new);
   NewRanks ranks{is_new, nullptr, nullptr};
   if (ids.num_tables > 1) {
-    ranks.splits = scratch_.Upload(std::span<const int64_t>(plan.splits.data(), plan.splits.size()), config_.stream);
+    const uint32_t num_cells = ids.num_tables * kNumBuckets;
+    ranks.splits = batch.given.splits;
     int32_t* sums = scratch_.Take<int32_t>(num_cells);
     Launch(num_cells, CountNewInCells{ids.num_tables, ranks.splits, is_new, sums});
     for (uint32_t t = 0; t < ids.num_tables; ++t) {
@@ -157,7 +126,7 @@ NewRanks DeviceGroup::Insert(const Plan& plan, const Batch& batch, int32_t* is_n
     ranks.sums = sums;
   }
   const uint32_t epoch = host_.row_epochs().now;
-  Launch(ids.count, InsertRows{ids, batch.plan.tables, ranks, refused, epoch, batch.rows});
+  Launch(ids.count, InsertRows{ids, batch.plan.tables, ranks, refused, epoch, batch.given.rows});
   Launch(ids.num_tables, CountInserted{ids, batch.plan.tables, ranks, refused});
   return ranks;
 }
@@ -173,16 +142,17 @@ void DeviceGroup::Gather(const Batch& batch, float* values) {
   has_packs ? launch.template operator()<4>() : launch.template operator()<1>();
 }
 
-void DeviceGroup::Read(const Plan& plan, float* values, int64_t step) {
+void DeviceGroup::Read(DevicePlan& plan, float* values, int64_t step) {
   MutexLock lock(mutex_);
   Begin();
-  const Batch batch = Upload(plan);
-  Find(batch);
+  const Batch batch = BatchOf(plan);
+  Launch(batch.plan.ids.count, FindRows{batch.plan.ids, batch.plan.tables, plan.rows});
+  plan.has_rows = true;
   Gather(batch, values);
   rules_.Retrieve(*launcher_, config_.stream, rule_bytes_.data(), batch.plan, step, values);
 }
 
-void DeviceGroup::CheckUpdate(const DeviceUpdate& update) const {
+void DeviceGroup::CheckUpdate(const DevicePlan& plan, const DeviceUpdate& update) const {
   if (update.step < 0) Refuse("step must be >= 0, got " + std::to_string(update.step));
   if (static_cast<int>(update.learning_rates.size()) != host_.num_learning_rates()) {
     Refuse("expected " + std::to_string(host_.num_learning_rates()) + " learning rates, one for each segment, got " +
@@ -193,40 +163,44 @@ void DeviceGroup::CheckUpdate(const DeviceUpdate& update) const {
       Refuse("learning rates must be finite and >= 0, got " + std::to_string(rate));
     }
   }
+  const Times times(update.times, plan.num_occurrences());  // throws for a time out of range
 }
 
-Applied DeviceGroup::Apply(const Plan& plan, const DeviceUpdate& update, std::span<const Push> pushes) {
-  CheckUpdate(update);
-  if (plan.num_tables != num_tables()) Refuse("an update takes a plan of all tables");
-  const std::vector<uint32_t> times = NewestTimes(plan, update.times);
+Applied DeviceGroup::Apply(const DevicePlan& plan, const DeviceUpdate& update, std::span<const Push> pushes) {
+  CheckUpdate(plan, update);
   MutexLock lock(mutex_);
   Applied applied;
   {
     WorkerClocks::Turns turns = host_.TakeTurns(pushes);
     if (turns.are_duplicates()) return {.duplicate = true};
-    applied = Learn(plan, update, times);
+    applied = Learn(plan, update);
     turns.Record();
   }
   FinishUpdate(plan, update.times);
   return applied;
 }
 
-Applied DeviceGroup::Learn(const Plan& plan, const DeviceUpdate& update, std::span<const uint32_t> times) {
+Applied DeviceGroup::Learn(const DevicePlan& plan, const DeviceUpdate& update) {
   Begin();
-  const Batch batch = Upload(plan);
-  Reserve(batch);
-  Find(batch);
+  for (uint32_t t = 0; t < plan.num_ids.size(); ++t) tables_[t]->Reserve(t, TablesNow(), plan.num_ids[t]);
+  const Batch batch = BatchOf(plan);
+  const DistinctIds& ids = batch.plan.ids;
+  if (plan.has_rows) {
+    Launch(ids.count, FindRowsAgain{ids, batch.plan.tables, plan.rows});
+  } else {
+    Launch(ids.count, FindRows{ids, batch.plan.tables, plan.rows});
+  }
   auto* outcome = Zeros<Outcome>(1);
   launcher_->Fill(&outcome->first_refused, kNoPlace, 1, config_.stream);
-  auto* is_missing = scratch_.Take<int32_t>(batch.plan.ids.count);
-  Launch(batch.plan.ids.count, FlagMissing{batch.plan.ids.count, batch.rows, is_missing});
+  auto* is_missing = scratch_.Take<int32_t>(ids.count);
+  Launch(ids.count, FlagMissing{ids.count, plan.rows, is_missing});
   const float* gradients = Check(batch, update, is_missing, outcome);
-  const int64_t filtered = AdmitNew(plan, batch, is_missing, outcome, update.step);
-  images_.Keep(scratch_, TablesNow(), RowsOfIds(batch.plan.ids, batch.rows), batch.num_ids, &outcome->refused);
-  const NewRanks ranks = Insert(plan, batch, is_missing, &outcome->refused);
+  const int64_t filtered = AdmitNew(batch, is_missing, outcome, update.step);
+  images_.Keep(scratch_, batch.plan.tables, RowsOfIds(ids, plan.rows), plan.num_ids, &outcome->refused);
+  const NewRanks ranks = Insert(batch, is_missing, &outcome->refused);
   Step(batch, update, gradients, ranks, &outcome->refused);
-  Stamp(batch, times, ranks, outcome);
-  const Outcome result = ReadOutcome(plan, outcome);
+  Stamp(batch, update.times, ranks, outcome);
+  const Outcome result = ReadOutcome(batch, outcome);
   ReadCounters();
   return {.updated = result.counts.updated,
           .inserted = result.counts.inserted,
@@ -239,8 +213,8 @@ const float* DeviceGroup::Check(const Batch& batch, const DeviceUpdate& update, 
   float* scaled = update.scale == 1.0f ? nullptr : scratch_.Take<float>(batch.num_values);
   Launch(uint64_t{batch.plan.ids.count} << lane_bits,
          CheckGradients{batch.plan.ids, batch.plan.layout, rules_.traits(rule_bytes_.data()), lane_bits,
-                        update.gradients, update.scale, scaled, &outcome->refused, &outcome->first_refused, batch.rows,
-                        is_missing, &outcome->counts});
+                        update.gradients, update.scale, scaled, &outcome->refused, &outcome->first_refused,
+                        batch.given.rows, is_missing, &outcome->counts});
   return scaled == nullptr ? update.gradients : scaled;
 }
 
@@ -252,58 +226,68 @@ void DeviceGroup::Step(const Batch& batch, const DeviceUpdate& update, const flo
                {ranks, gradients, adjusted, update.latest, rates, update.step, refused});
 }
 
-void DeviceGroup::Stamp(const Batch& batch, std::span<const uint32_t> times, const NewRanks& ranks, Outcome* outcome) {
+void DeviceGroup::Stamp(const Batch& batch, std::span<const int64_t> times, const NewRanks& ranks, Outcome* outcome) {
   const RowsOfPlan& plan = batch.plan;
-  const bool is_single = times.size() == 1;
-  const uint32_t* of_ids = is_single ? nullptr : scratch_.Upload(times, config_.stream);
+  uint32_t* newest = nullptr;
+  if (times.size() != 1) {
+    const std::vector<uint32_t> short_times(times.begin(), times.end());
+    newest = Zeros<uint32_t>(plan.ids.count);
+    const uint32_t* given = scratch_.Upload(std::span<const uint32_t>(short_times), config_.stream);
+    Launch(times.size(), NewestTimesOfIds{static_cast<uint32_t>(times.size()), given, batch.given.inverse, newest});
+  }
+  const auto single = newest == nullptr ? static_cast<uint32_t>(times[0]) : 0u;
   const StampRows kernel{
-      plan.ids,          plan.tables,     ranks, batch.rows, of_ids, is_single ? times[0] : 0, host_.row_epochs().now,
+      plan.ids,          plan.tables,     ranks, batch.given.rows, newest, single, host_.row_epochs().now,
       &outcome->refused, &outcome->counts};
   launcher_->LaunchBlocks(BlocksForCounting(*launcher_, plan.ids.count), kernel, config_.stream);
 }
 
 // Admission decides on the host, in the order of the plan, as the filters' state depends on it.
-int64_t DeviceGroup::AdmitNew(const Plan& plan, const Batch& batch, int32_t* is_missing, const Outcome* outcome,
-                              int64_t step) {
+int64_t DeviceGroup::AdmitNew(const Batch& batch, int32_t* is_missing, const Outcome* outcome, int64_t step) {
   if (!host_.has_admission()) return 0;
-  ReadOutcome(plan, outcome);  // a refused update counts no id
-  std::vector<int32_t> missing(batch.plan.ids.count);
+  const DistinctIds& ids = batch.plan.ids;
+  std::vector<int32_t> missing(ids.count), cells(ids.count), counts(ids.count);
+  std::vector<int64_t> keys(ids.count);
   CopyToHost(missing.data(), is_missing, missing.size());
-  Wait();
-  const std::vector<int32_t> cells = DeviceCellsOf(plan);
-  const auto num_tables = static_cast<uint32_t>(plan.num_tables);
-  std::vector<Group::NewId> ids;
+  CopyToHost(cells.data(), ids.cells, cells.size());
+  CopyToHost(counts.data(), batch.given.counts, counts.size());
+  CopyToHost(keys.data(), ids.keys, keys.size());
+  ReadOutcome(batch, outcome);  // a refused update counts no id
+  std::vector<Group::NewId> news;
   std::vector<uint32_t> places;
-  for (uint32_t place = 0; place < batch.plan.ids.count; ++place) {
+  for (uint32_t place = 0; place < ids.count; ++place) {
     if (missing[place] == 0) continue;
     const auto cell = static_cast<uint32_t>(cells[place]);
-    ids.push_back(
-        {plan.unique[place], cell / num_tables, cell % num_tables, static_cast<uint32_t>(plan.CountOf(place))});
+    news.push_back({keys[place], cell / ids.num_tables, cell % ids.num_tables, static_cast<uint32_t>(counts[place])});
     places.push_back(place);
   }
-  const std::vector<uint8_t> admitted = host_.Admit(ids, step);
+  const std::vector<uint8_t> admitted = host_.Admit(news, step);
   for (size_t i = 0; i < places.size(); ++i) missing[places[i]] = admitted[i];
   launcher_->Copy(is_missing, missing.data(), missing.size() * sizeof(int32_t), config_.stream);
   return std::count(admitted.begin(), admitted.end(), 0);
 }
 
-DeviceGroup::Outcome DeviceGroup::ReadOutcome(const Plan& plan, const Outcome* outcome) {
+DeviceGroup::Outcome DeviceGroup::ReadOutcome(const Batch& batch, const Outcome* outcome) {
   Outcome result;
   CopyToHost(&result, outcome, 1);
   Wait();
-  if (result.refused != 0) RefuseNonFinite(plan, result.first_refused);
+  if (result.refused != 0) RefuseNonFinite(batch, result.first_refused);
   return result;
 }
 
-void DeviceGroup::RefuseNonFinite(const Plan& plan, uint32_t place) const {
-  const std::vector<int32_t> cells = DeviceCellsOf(plan);
-  const auto table = static_cast<size_t>(cells[place] % plan.num_tables);
-  Refuse("table '" + SpecOf(table).name + "': the gradient of id " + std::to_string(plan.unique[place]) +
+void DeviceGroup::RefuseNonFinite(const Batch& batch, uint32_t place) {
+  int64_t key = 0;
+  int32_t cell = 0;
+  CopyToHost(&key, batch.plan.ids.keys + place, 1);
+  CopyToHost(&cell, batch.plan.ids.cells + place, 1);
+  Wait();
+  const auto table = static_cast<uint32_t>(cell) % batch.plan.ids.num_tables;
+  Refuse("table '" + SpecOf(table).name + "': the gradient of id " + std::to_string(key) +
          " is not finite; nothing was applied. Set nonfinite='skip' or 'apply' in the table's config to continue");
 }
 
-void DeviceGroup::FinishUpdate(const Plan& plan, std::span<const int64_t> given_times) {
-  const Times times(given_times, plan.num_ids());
+void DeviceGroup::FinishUpdate(const DevicePlan& plan, std::span<const int64_t> given_times) {
+  const Times times(given_times, plan.num_occurrences());
   const int64_t before = host_.NewestTime(-1);
   for (int t = 0; t < num_tables(); ++t) {
     const int64_t begin = plan.table_splits[t], end = plan.table_splits[t + 1];

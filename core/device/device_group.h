@@ -36,6 +36,28 @@ struct DeviceGroupConfig {
   TableSizes sizes;
 };
 
+// The distinct ids of a batch, in plan order (table/plan.h), and their occurrences; arrays are in device memory, and
+// belong to the caller. Constant but for the rows, which reads leave for the update that follows.
+struct DevicePlan {
+  std::vector<int64_t> table_splits;  // as in Plan
+  std::vector<uint32_t> num_ids;      // distinct ids of each table
+  const int64_t* keys = nullptr;
+  const int32_t* cells = nullptr;    // of each key: bucket * tables + table
+  const int64_t* splits = nullptr;   // as in Plan
+  const int32_t* inverse = nullptr;  // as in Plan
+  const int32_t* counts = nullptr;   // occurrences of each key
+  const int64_t* offsets = nullptr;  // of the values of each key, in floats; null: there is one table
+  uint32_t* rows = nullptr;          // of each key
+  bool has_rows = false;             // they were found by a read
+
+  int64_t num_occurrences() const { return table_splits.back(); }
+  uint32_t num_unique() const {
+    uint32_t count = 0;
+    for (const uint32_t of_table : num_ids) count += of_table;
+    return count;
+  }
+};
+
 // One optimizer step; `gradients` and `latest` are in device memory.
 struct DeviceUpdate {
   const float* gradients = nullptr;       // sums, in plan order
@@ -58,9 +80,9 @@ class DeviceGroup {
   Group& host() const { return host_; }
 
   // Batches. `values` are in device memory; they are written when the stream reaches this call.
-  void Read(const Plan& plan, float* values, int64_t step);
+  void Read(DevicePlan& plan, float* values, int64_t step);
   // Waits for the device.
-  Applied Apply(const Plan& plan, const DeviceUpdate& update, std::span<const Push> pushes);
+  Applied Apply(const DevicePlan& plan, const DeviceUpdate& update, std::span<const Push> pushes);
 
   // As those of Group.
   int64_t Assign(int table, std::span<const int64_t> ids, std::span<const float> values, std::span<const int64_t> times,
@@ -90,12 +112,11 @@ class DeviceGroup {
   friend class DeviceCutSource;
   friend class PiecewiseSource;
 
-  // The distinct ids of a plan on the device.
+  // A plan as the kernels of this group take it.
   struct Batch {
+    const DevicePlan& given;
     RowsOfPlan plan;
-    uint32_t* rows;                 // those of the plan
-    std::vector<uint32_t> num_ids;  // of each table of the plan
-    uint64_t num_values;            // floats
+    uint64_t num_values;  // floats
   };
   // Numbers of rows or of images on the device, those of each bucket end to end.
   struct Listing {
@@ -147,28 +168,24 @@ class DeviceGroup {
   // Renumbers the epochs of rows if the host group has moved the base of its own since.
   void FollowEpochBase(const Group::RowEpochs& before) REQUIRES(mutex_);
 
-  Batch Upload(const Plan& plan) REQUIRES(mutex_);
-  void Find(const Batch& batch) REQUIRES(mutex_);
+  Batch BatchOf(const DevicePlan& plan) REQUIRES(mutex_);
   void Gather(const Batch& batch, float* values) REQUIRES(mutex_);
-  // Makes room for a row of each id of a batch.
-  void Reserve(const Batch& batch) REQUIRES(mutex_);
-  // Inserts rows for the ids that `is_new` flags, which becomes its prefix sums.
-  NewRanks Insert(const Plan& plan, const Batch& batch, int32_t* is_new, const uint32_t* refused) REQUIRES(mutex_);
+  // Inserts rows for the ids that `is_new` flags, which becomes its prefix sums. REQUIRES: there is room for them.
+  NewRanks Insert(const Batch& batch, int32_t* is_new, const uint32_t* refused) REQUIRES(mutex_);
 
-  void CheckUpdate(const DeviceUpdate& update) const;
-  Applied Learn(const Plan& plan, const DeviceUpdate& update, std::span<const uint32_t> times) REQUIRES(mutex_);
+  void CheckUpdate(const DevicePlan& plan, const DeviceUpdate& update) const;
+  Applied Learn(const DevicePlan& plan, const DeviceUpdate& update) REQUIRES(mutex_);
   // Returns the gradients times the factor of the update; finds those that are not finite.
   const float* Check(const Batch& batch, const DeviceUpdate& update, int32_t* is_missing, Outcome* outcome)
       REQUIRES(mutex_);
   void Step(const Batch& batch, const DeviceUpdate& update, const float* gradients, const NewRanks& ranks,
             const uint32_t* refused) REQUIRES(mutex_);
-  void Stamp(const Batch& batch, std::span<const uint32_t> times, const NewRanks& ranks, Outcome* outcome)
+  void Stamp(const Batch& batch, std::span<const int64_t> times, const NewRanks& ranks, Outcome* outcome)
       REQUIRES(mutex_);
-  int64_t AdmitNew(const Plan& plan, const Batch& batch, int32_t* is_missing, const Outcome* outcome, int64_t step)
-      REQUIRES(mutex_);
-  Outcome ReadOutcome(const Plan& plan, const Outcome* outcome) REQUIRES(mutex_);
-  [[noreturn]] void RefuseNonFinite(const Plan& plan, uint32_t place) const;
-  void FinishUpdate(const Plan& plan, std::span<const int64_t> times) REQUIRES(mutex_);
+  int64_t AdmitNew(const Batch& batch, int32_t* is_missing, const Outcome* outcome, int64_t step) REQUIRES(mutex_);
+  Outcome ReadOutcome(const Batch& batch, const Outcome* outcome) REQUIRES(mutex_);
+  [[noreturn]] void RefuseNonFinite(const Batch& batch, uint32_t place) REQUIRES(mutex_);
+  void FinishUpdate(const DevicePlan& plan, std::span<const int64_t> times) REQUIRES(mutex_);
 
   // Moves rows between the device and the host group: those of a plan for one table, or all that the host group has of
   // a table in some buckets, whose number is returned.
@@ -214,6 +231,7 @@ class DeviceGroup {
 
   Mutex mutex_;  // held while a call launches its kernels; before any lock of the host group
   const SegmentRules rules_;
+  const DeviceArray<uint32_t> dims_;  // of all tables
   uint32_t max_dim_ = 0;
   bool dims_have_packs_ = true;              // each is a multiple of four
   const DeviceArray<std::byte> rule_bytes_;  // the copy of rules_.bytes()

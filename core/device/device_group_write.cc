@@ -18,14 +18,23 @@ constexpr uint32_t kBucketsOfPiece = 32;   // of a snapshot
 
 void DeviceGroup::MoveToHost(int table, const Plan& plan) {
   Begin();
-  const Batch batch = Upload(plan);
-  Find(batch);
-  std::vector<uint32_t> found(batch.plan.ids.count);
-  CopyToHost(found.data(), batch.rows, found.size());
+  const auto number = static_cast<uint32_t>(table);
+  std::vector<int32_t> cells(static_cast<size_t>(plan.num_unique()));  // buckets, as there is one table
+  for (size_t bucket = 0; bucket < kNumBuckets; ++bucket) {
+    std::fill(cells.begin() + plan.splits[bucket], cells.begin() + plan.splits[bucket + 1],
+              static_cast<int32_t>(bucket));
+  }
+  std::vector<uint32_t> found(cells.size());
+  auto* found_on_device = scratch_.Take<uint32_t>(found.size());
+  const std::span<const int64_t> keys(plan.unique.data(), plan.unique.size());
+  const DistinctIds ids{static_cast<uint32_t>(keys.size()), 1, scratch_.Upload(keys, config_.stream),
+                        scratch_.Upload(std::span<const int32_t>(cells), config_.stream)};
+  Launch(ids.count, FindRows{ids, TablesNow(number), found_on_device});
+  CopyToHost(found.data(), found_on_device, found.size());
   Wait();
   found.erase(std::remove(found.begin(), found.end(), kNoRow), found.end());
   if (found.empty()) return;
-  const auto number = static_cast<uint32_t>(table), count = static_cast<uint32_t>(found.size());
+  const auto count = static_cast<uint32_t>(found.size());
   const RecordLayout layout = RecordLayoutOf(SpecOf(number));
   const uint32_t* rows = scratch_.Upload(std::span<const uint32_t>(found), config_.stream);
   auto* bytes = scratch_.Take<std::byte>(size_t{count} * layout.record_bytes);

@@ -41,6 +41,13 @@ inline Word atomicExch(Word* word, Word desired) {
   return __atomic_exchange_n(word, desired, __ATOMIC_RELAXED);
 }
 template <typename Word>
+inline Word atomicMax(Word* word, Word other) {
+  Word seen = Peek(word);
+  while (other > seen && !__atomic_compare_exchange_n(word, &seen, other, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+  return seen;
+}
+template <typename Word>
 inline Word atomicMin(Word* word, Word other) {
   Word seen = Peek(word);
   while (other < seen && !__atomic_compare_exchange_n(word, &seen, other, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {

@@ -33,6 +33,7 @@
   KERNEL(sum_runs, false, SumRuns)                             \
   KERNEL(extend_run_sums, false, ExtendRunSums)                \
   KERNEL(find_rows, false, FindRows)                           \
+  KERNEL(find_rows_again, false, FindRowsAgain)                \
   KERNEL(flag_missing, false, FlagMissing)                     \
   KERNEL(count_new_in_cells, false, CountNewInCells)           \
   KERNEL(insert_rows, false, InsertRows)                       \
@@ -67,5 +68,6 @@
   KERNEL(init_rows, false, InitRows)                           \
   KERNEL(adjust_gradients, false, AdjustGradients)             \
   KERNEL(round_weights, false, RoundWeights)                   \
+  KERNEL(newest_times, false, NewestTimesOfIds)                \
   KERNEL(stamp_rows, false, StampRows)                         \
   MONOLITH_ROW_RULES(KERNEL, MONOLITH_PLAIN_KERNELS, MONOLITH_SCALAR_KERNELS, MONOLITH_SEGMENT_KERNELS)

@@ -94,6 +94,28 @@ struct FindRows {
   }
 };
 
+// As FindRows, for ids whose rows were found before: a row that still is the id's is not searched for. Rows that were
+// found may have been erased since, and their numbers used again.
+struct FindRowsAgain {
+  DistinctIds ids;
+  Tables tables;
+  uint32_t* rows;  // [ids.count], in: as found before
+
+  void operator()() const {
+    const uint64_t thread = ThreadNumber();
+    if (thread >= ids.count) return;
+    const auto place = static_cast<uint32_t>(thread);
+    const TableView& table = tables.views[ids.TableAt(place)];
+    const uint32_t row = rows[place], bucket = ids.BucketAt(place);
+    const int64_t key = ids.keys[place];
+    if (row < table.counters->next_row) {
+      const RowHeader& header = *table.HeaderAt(row);
+      if (header.key == key && IsLive(header) && table.BucketOfRow(row) == bucket) return;
+    }
+    rows[place] = FindRow(table, tables.process_key, bucket, key);
+  }
+};
+
 // is_missing[u]: 1 if distinct id u has no row, else 0.
 struct FlagMissing {
   uint32_t count;

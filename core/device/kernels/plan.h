@@ -126,7 +126,7 @@ struct OrderDistinct {
   const int64_t* places;  // [num_unique]: indices of `positions`, in plan order
   const uint32_t* positions;
   int64_t* unique;
-  uint16_t* buckets;   // [num_unique]
+  uint16_t* buckets;   // [num_unique]; null: not wanted
   uint32_t* place_of;  // [num_ids], written for first positions only
 
   void operator()() const {
@@ -134,7 +134,7 @@ struct OrderDistinct {
     if (place >= num_unique) return;
     const uint32_t position = positions[places[place]];
     unique[place] = input.keys[position];
-    buckets[place] = static_cast<uint16_t>(input.BucketAt(position));
+    if (buckets != nullptr) buckets[place] = static_cast<uint16_t>(input.BucketAt(position));
     place_of[position] = static_cast<uint32_t>(place);
   }
 };

@@ -78,6 +78,19 @@ struct CheckGradients {
   }
 };
 
+// The newest time of the occurrences of each id.
+struct NewestTimesOfIds {
+  uint32_t num_ids;        // of the batch
+  const uint32_t* times;   // [num_ids]
+  const int32_t* inverse;  // of the plan
+  uint32_t* newest;        // [distinct ids], 0 at first
+
+  void operator()() const {
+    const uint64_t position = ThreadNumber();
+    if (position < num_ids) atomicMax(newest + inverse[position], times[position]);
+  }
+};
+
 // Sets the headers of the rows of an update, and counts them. Any number of threads will do, each for some of the ids:
 // with many, the counters would be what they wait for (BlocksForCounting of device/segment_rules.h).
 struct StampRows {

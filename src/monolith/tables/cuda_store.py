@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
 import torch
 
 from monolith import _core
 from monolith.device import indexed, launcher_of
 from monolith.errors import InvalidArgumentError
-from monolith.tables.arrays import finite_scale, float_array, time_array
+from monolith.tables.arrays import MAX_IDS, finite_scale, float_array, id_array, time_array
 from monolith.tables.batch import NOTHING_APPLIED, Applied, Finished, made_from
+from monolith.tables.cuda_plan import CudaPlan, make_plan, upload_plan, with_offsets
 from monolith.tables.local.group_store import GroupSession, GroupStore
 from monolith.tables.local.native_tables import NativeTables
 from monolith.tables.local.plan import (
@@ -30,11 +32,11 @@ from monolith.tables.store import Traits
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from monolith.tables.batch import Pending, Plan, Rows, Update
+    from monolith.tables.batch import BatchStamp, Pending, Plan, Rows, Update
+    from monolith.tables.cuda_plan import PlanArrays
     from monolith.tables.table_config import TableConfig
 
 _SUBJECT = "store on a device"
@@ -50,7 +52,7 @@ class DeviceSizes:
     """Words of an empty segment of the index, as a power of two."""
 
 
-class CudaStore(GroupStore):
+class CudaStore(GroupStore[CudaPlan]):
     """`monolith.tables.store.Store` over tables in the memory of a GPU; results are those of `LocalStore`, bit for bit.
 
     Rows are read and updated by kernels, in the order of the calls, on a CUDA stream of the store. The caller's stream
@@ -81,6 +83,7 @@ class CudaStore(GroupStore):
     """
 
     subject = _SUBJECT
+    plan_kind = CudaPlan
 
     def __init__(
         self,
@@ -92,13 +95,16 @@ class CudaStore(GroupStore):
     ) -> None:
         self.device = indexed(device)
         """Where the rows are."""
-        launcher = launcher_of(self.device) if launcher is None else launcher
+        self._launcher = launcher_of(self.device) if launcher is None else launcher
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         """The stream of all changes and reads of rows; None on a processor."""
+        self._plan_stream = torch.cuda.Stream(self.device) if self.stream is not None else None  # type: ignore[no-untyped-call]
         native, sizes = NativeTables(configs), DeviceSizes() if sizes is None else sizes
+        self._dims = torch.tensor(native.dims).to(self.device)
+        self._has_wide_slots = any(config.wide_slots for config in native.configs)
         self.rows = _core.DeviceGroup(
             native.core,
-            launcher,
+            self._launcher,
             stream=0 if self.stream is None else self.stream.cuda_stream,
             chunk_bits=sizes.chunk_bits,
             segment_bits=sizes.segment_bits,
@@ -111,25 +117,102 @@ class CudaStore(GroupStore):
         """Begins an incarnation of a worker."""
         return CudaWorkerSession(self, worker)
 
+    def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> CudaPlan:
+        """Groups the ids of one batch of all tables, on the device; touches no row and takes no lock.
+
+        Tables with slots of any int64 are planned by the core, which checks their buckets.
+        """
+        if buckets is not None or self._has_wide_slots:
+            core, splits = self.plan_by_core(ids, table_splits, buckets)
+            return self.uploaded(core, splits, stamp)
+        splits = self._checked_splits(ids, table_splits)
+        with self._planning():
+            flat = ids.detach().to(self.device, non_blocking=True).reshape(-1).contiguous()
+            stream = 0 if self._plan_stream is None else self._plan_stream.cuda_stream
+            arrays, counts = make_plan(self._launcher, stream, flat, splits)
+            return self._new_plan(splits, stamp, arrays, counts, None)
+
+    def uploaded(self, core: _core.Plan, table_splits: NDArray[np.int64], stamp: BatchStamp) -> CudaPlan:
+        """Returns a plan of the core with its arrays on the device."""
+        with self._planning():
+            arrays, counts = upload_plan(core, len(self.native), self.device)
+            return self._new_plan(table_splits, stamp, arrays, counts, core)
+
+    def on_host(self, plan: CudaPlan) -> LocalPlan:
+        """Returns the same plan as the core has it."""
+        core = plan.core
+        if core is None:
+            ids = plan.unique_ids[plan.inverse.long()].numpy()
+            core = self.native.core.plan(ids, plan.table_splits, True, None)
+        return LocalPlan(self.native, core, plan.table_splits, plan.stamp)
+
+    def _checked_splits(self, ids: Tensor, table_splits: Tensor) -> NDArray[np.int64]:
+        if ids.dtype != torch.int64:
+            id_array(ids, _SUBJECT)  # raises, and names the conversion
+        splits = id_array(table_splits, _SUBJECT, "table_splits").copy()
+        if splits.shape != (len(self.native) + 1,):
+            raise InvalidArgumentError(
+                f"{_SUBJECT}: table_splits must have shape ({len(self.native) + 1},), got {splits.shape}"
+            )
+        if splits[0] != 0 or splits[-1] != ids.numel() or (np.diff(splits) < 0).any():
+            raise InvalidArgumentError(
+                f"{_SUBJECT}: table_splits must ascend from 0 to the number of ids ({ids.numel()}), got"
+                f" {splits.tolist()}"
+            )
+        if ids.numel() > MAX_IDS:
+            raise InvalidArgumentError(
+                f"{_SUBJECT}: at most 2^31 - 1 ids fit in one call, got {ids.numel()}; split the batch"
+            )
+        return splits
+
+    def _new_plan(
+        self,
+        splits: NDArray[np.int64],
+        stamp: BatchStamp,
+        arrays: PlanArrays,
+        counts: Sequence[int],
+        core: _core.Plan | None,
+    ) -> CudaPlan:
+        if len(self.native) > 1:
+            arrays = with_offsets(arrays, self._dims)
+        return CudaPlan(self.native, splits, stamp, arrays=arrays, num_ids_of_tables=counts, core=core)
+
+    @contextlib.contextmanager
+    def _planning(self) -> Iterator[None]:
+        """Makes a plan on the stream of plans: it touches no row, and waits for no model."""
+        if self._plan_stream is None:
+            yield
+            return
+        self._plan_stream.wait_stream(torch.cuda.current_stream(self.device))  # ids may come from there
+        with torch.cuda.stream(self._plan_stream):
+            yield
+
     def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
         """Returns the current rows."""
         return Finished(LocalRows(self.read_values(self.own(plan), step), NOTHING_APPLIED))
 
-    def read_values(self, plan: LocalPlan, step: int) -> Tensor:
+    def read_values(self, plan: CudaPlan, step: int) -> Tensor:
         """Returns float32 [V], on the device: the current rows of a plan."""
         values = torch.empty(plan.num_values, dtype=torch.float32, device=self.device)
-        with self.in_order():
-            self.rows.read(plan.core, values.data_ptr(), step)
+        with self.in_order(plan):
+            self.rows.read(plan.on_device, values.data_ptr(), step)
         return values
 
     @contextlib.contextmanager
-    def in_order(self) -> Iterator[None]:
-        """Orders the launches inside after those of the caller's stream, and that stream's later ones after them."""
-        if self.stream is None:
+    def in_order(self, *plans: CudaPlan) -> Iterator[None]:
+        """Orders the launches inside after those of the caller's stream, and that stream's later ones after them.
+
+        The arrays of the plans are ready for both streams, and stay until both have passed.
+        """
+        if self.stream is None or self._plan_stream is None:
             yield
             return
         callers = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(callers)
+        self.stream.wait_stream(self._plan_stream)
+        for plan in plans:
+            plan.used_on(self.stream)
+            plan.used_on(callers)
         try:
             yield
         finally:
@@ -148,7 +231,7 @@ class CudaStore(GroupStore):
         return values.detach().to(self.device).contiguous()
 
 
-class CudaWorkerSession(GroupSession):
+class CudaWorkerSession(GroupSession[CudaPlan]):
     """`monolith.tables.store.WorkerSession` at a `CudaStore`."""
 
     _store: CudaStore
@@ -162,22 +245,22 @@ class CudaWorkerSession(GroupSession):
         """Makes one optimizer step per id with the sum of its gradients; skips a batch that was applied before."""
         store, native = self._store, self._store.native
         plans = [self._own(plan) for plan, _ in updates]
-        num_ids = sum(plan.core.num_ids for plan in plans)
+        num_ids = sum(plan.num_ids for plan in plans)
         bounded = native.event_clock.bounded(time_array(rule.times, (num_ids,), _SUBJECT))
         require_each_once(plans, _SUBJECT)
-        plan, gradient, times, latest = self._merged(plans, [gradient for _, gradient in updates], rule, bounded.times)
+        merged = self._merged(plans, [gradient for _, gradient in updates], rule, bounded.times)
         stamp, first_seq = newest_and_first(plans)
         rates = float_array(rule.learning_rates, (native.rate_splits[-1],), _SUBJECT, "learning_rates")
         scale = finite_scale(rule.scale, _SUBJECT)
         require_not_discarded(plans, _SUBJECT)
-        with store.in_order():
+        with store.in_order(merged.plan):
             applied = store.rows.apply(
-                plan,
-                gradient.data_ptr(),
-                0 if latest is None else latest.data_ptr(),
+                merged.plan.on_device,
+                merged.gradient.data_ptr(),
+                0 if merged.latest is None else merged.latest.data_ptr(),
                 rates,
                 rule.step,
-                times,
+                merged.times,
                 scale,
                 [push_to_core(stamp, self._incarnation, first_seq, rule.previous)],
             )
@@ -187,20 +270,38 @@ class CudaWorkerSession(GroupSession):
         return Finished(made_from(Applied, applied))
 
     def _merged(
-        self, plans: Sequence[LocalPlan], gradients: Sequence[Tensor], rule: Update, times: NDArray[np.int64]
-    ) -> tuple[_core.Plan, Tensor, NDArray[np.int64], Tensor | None]:
-        """Returns one plan and its gradient, times and latest rows; those of several plans are merged on the host."""
+        self, plans: Sequence[CudaPlan], gradients: Sequence[Tensor], rule: Update, times: NDArray[np.int64]
+    ) -> _MergedUpdate:
+        """Returns one plan and its arrays; several plans, and latest rows, are merged and laid out on the host."""
         store, native = self._store, self._store.native
         on_device = [
             store.on_device(gradient, (plan.num_values,), "gradient")
             for plan, gradient in zip(plans, gradients, strict=True)
         ]
-        latest = latest_of(native, plans, rule, _SUBJECT)
+        needs_host = len(plans) > 1 or rule.latest is not None
+        on_host = [store.on_host(plan) for plan in plans] if needs_host else []
+        latest = latest_of(native, on_host, rule, _SUBJECT) if needs_host else None
         if len(plans) == 1:
-            return plans[0].core, on_device[0], times, None if latest is None else self._upload(latest[0])
+            return _MergedUpdate(plans[0], on_device[0], times, None if latest is None else self._upload(latest[0]))
         arrays = [gradient.cpu().numpy() for gradient in on_device]
-        plan, gradient, times, merged_latest = merge_updates(native, plans, arrays, times, latest)
-        return plan, self._upload(gradient), times, None if merged_latest is None else self._upload(merged_latest)
+        core, gradient, times, first = merge_updates(native, on_host, arrays, times, latest)
+        plan = store.uploaded(core, table_splits_of(on_host), plans[0].stamp)
+        return _MergedUpdate(plan, self._upload(gradient), times, None if first is None else self._upload(first))
 
     def _upload(self, values: NDArray[np.float32]) -> Tensor:
         return torch.from_numpy(values).to(self._store.device)
+
+
+def table_splits_of(plans: Sequence[LocalPlan]) -> NDArray[np.int64]:
+    """Returns the table splits of the ids of several plans, merged: those of each table end to end."""
+    splits: NDArray[np.int64] = np.add.reduce([plan.table_splits for plan in plans])
+    return splits
+
+
+class _MergedUpdate(NamedTuple):
+    """One plan of all ids of an update."""
+
+    plan: CudaPlan
+    gradient: Tensor
+    times: NDArray[np.int64]
+    latest: Tensor | None

@@ -15,7 +15,7 @@ from monolith.tables.formats.row_block import BlockKind, PackedBlocks, RowBlock
 from monolith.tables.history import ALL_BUCKETS, OwnerClock, bucket_bounds
 from monolith.tables.local.cut import LocalCut, LocalRestore
 from monolith.tables.local.history import LocalHistory
-from monolith.tables.local.plan import LocalPlan, NativeSession, NativeStore, OpenPlans, stamp_from_core, stamp_to_core
+from monolith.tables.local.plan import NativeSession, NativeStore, OpenPlans, PlanT, stamp_from_core, stamp_to_core
 from monolith.tables.slot_keys import UNKNOWN_SLOT
 from monolith.tables.store import LoadReport, StoreStats
 
@@ -35,10 +35,9 @@ RowGroup: TypeAlias = "_core.Group | _core.DeviceGroup"
 """Where rows are: in the core, or on a device."""
 
 
-class GroupStore(NativeStore[LocalPlan]):
+class GroupStore(NativeStore[PlanT]):
     """The part of a `monolith.tables.store.Store` that calls the group of its rows and nothing else."""
 
-    plan_kind = LocalPlan
     owned = (ALL_BUCKETS,)
     """All buckets: there is one owner."""
 
@@ -187,12 +186,12 @@ class GroupStore(NativeStore[LocalPlan]):
         self.history.close()
 
 
-class GroupSession(NativeSession[LocalPlan]):
+class GroupSession(NativeSession[PlanT]):
     """The part that sessions of workers at such stores share."""
 
-    def __init__(self, store: GroupStore, worker: int) -> None:
+    def __init__(self, store: GroupStore[PlanT], worker: int) -> None:
         store.require_worker(worker)
-        self._store: GroupStore = store
+        self._store: GroupStore[PlanT] = store
         self._core = store.native.core
         self.worker = worker
         self._incarnation, stamp = self._core.join(worker)
@@ -201,7 +200,7 @@ class GroupSession(NativeSession[LocalPlan]):
         """The worker's last batch at each owner; there is one owner."""
         self.next_seq = 0 if stamp is None else stamp.seq + 1
 
-    def _begin_read(self, plan: Plan, *, after: int, train: bool) -> tuple[LocalPlan, int]:
+    def _begin_read(self, plan: Plan, *, after: int, train: bool) -> tuple[PlanT, int]:
         """Returns the plan, opened if it trains, and the worker's last batch, which is `after` or a later one."""
         own = self._own(plan)
         seen = self._core.last_applied(self.worker)

@@ -131,6 +131,13 @@ class NativeStore(Generic[PlanT]):
         Raises:
             InvalidArgumentError: something does not fit.
         """
+        core, splits = self.plan_by_core(ids, table_splits, buckets)
+        return self.plan_kind(self.native, core, splits, stamp)
+
+    def plan_by_core(
+        self, ids: Tensor, table_splits: Tensor, buckets: Tensor | None
+    ) -> tuple[_core.Plan, NDArray[np.int64]]:
+        """Returns the core's plan of the ids, and a copy of the table splits."""
         native, subject = self.native, self.subject
         flat = id_array(ids, subject).reshape(-1)
         splits = id_array(table_splits, subject, "table_splits")
@@ -138,8 +145,7 @@ class NativeStore(Generic[PlanT]):
             raise InvalidArgumentError(
                 f"{subject}: table_splits must have shape ({len(native.names) + 1},), got {splits.shape}"
             )
-        core = native.core.plan(flat, splits, True, bucket_array(buckets, len(flat), subject))
-        return self.plan_kind(native, core, splits.copy(), stamp)
+        return native.core.plan(flat, splits, True, bucket_array(buckets, len(flat), subject)), splits.copy()
 
     def own(self, plan: Plan) -> PlanT:
         """Returns the plan, if this store made it.

@@ -14,7 +14,7 @@ from monolith.tables.batch import NOTHING_APPLIED, Applied, Finished, made_from
 from monolith.tables.keyed_rows import KeyedValues
 from monolith.tables.local.group_store import GroupSession, GroupStore
 from monolith.tables.local.native_tables import NativeTables
-from monolith.tables.local.plan import LocalRows, prepare_update, require_not_discarded
+from monolith.tables.local.plan import LocalPlan, LocalRows, prepare_update, require_not_discarded
 from monolith.tables.store import Traits
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ _SUBJECT = "local store"
 _PER_UNIQUE_ID = 1
 
 
-class LocalStore(GroupStore):
+class LocalStore(GroupStore[LocalPlan]):
     """`monolith.tables.store.Store` over tables of this process; every result is available when the call returns.
 
     Updates of different workers run side by side; a cut holds exactly the batches that its stamps name. Reads and plans
@@ -50,6 +50,7 @@ class LocalStore(GroupStore):
     """
 
     subject = _SUBJECT
+    plan_kind = LocalPlan
     traits = Traits()
     """Properties of the engine: in process and exact."""
 
@@ -108,7 +109,7 @@ class LocalShards(LocalStore):
         super().__init__(configs)
 
 
-class LocalWorkerSession(GroupSession):
+class LocalWorkerSession(GroupSession[LocalPlan]):
     """`monolith.tables.store.WorkerSession` at a `LocalStore`: every update is in the rows when its call returns."""
 
     def read(self, plan: Plan, *, after: int, step: int, train: bool) -> Pending[Rows]:
