@@ -23,6 +23,7 @@ def _clean(nothing_left_behind: None) -> None:
     params=[
         "local",
         "three servers here",
+        "cuda on the processor",
         "reference",
         *(pytest.param(name, marks=pytest.mark.slow) for name in (*DEVICE, "pipe")),
     ],

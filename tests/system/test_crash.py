@@ -44,7 +44,11 @@ def test_a_killed_run_ends_like_one_that_was_not(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "store",
-    ["reference", *(f"tests/contracts/{each}" for each in ("pipe_store.py:PipeStore", "device_store.py:DeviceStore"))],
+    [
+        "reference",
+        "cuda-on-cpu",
+        *(f"tests/contracts/{each}" for each in ("pipe_store.py:PipeStore", "device_store.py:DeviceStore")),
+    ],
 )
 def test_a_killed_run_ends_like_an_uninterrupted_one_for_every_store(
     store: str, project_root: Path, quick_folder: Path, programs: Programs

@@ -47,6 +47,7 @@ SHOWN_BY = {
     "eval.steps": f"{_HERE}test_eval_steps_sets_the_number_of_batches_of_an_evaluation",
     "train.steps": f"{_HERE}test_how_long_training_goes",
     "train.max_steps": f"{_HERE}test_how_long_training_goes",
+    "train.use_gpu_emb_table": ("tests/train/test_gpu_tables.py::TestTheParameter::test_it_puts_the_tables_on_the_gpu"),
     "train.save_checkpoints_steps": _INTERVALS,
     "train.save_checkpoints_secs": _INTERVALS,
     "train.dense_only_save_checkpoints_secs": _INTERVALS,

@@ -64,7 +64,8 @@ class SessionConfig(Config):
     dense: DenseConfig | None = None
     """Which operations overlap with a step if servers store the dense weights."""
     placement: DevicePlacement | None = None
-    """The device of the dense part; None: the modules stay where the task puts them, and batches are not moved."""
+    """The device of the dense part, and where the tables are; None: the modules stay where the task puts them, tables
+    are in host memory, and batches are not moved."""
     strategy: Strategy | None = None
     """How it trains with other processes; None: alone, as a `SingleProcess`."""
     servers: DenseServers | None = None
@@ -92,6 +93,27 @@ def build_parts(
     elif made_optimizers is not None:
         optimizers = dict(made_optimizers)
     return {"model": model, "optimizers": optimizers, "schedules": task.schedules(optimizers)}
+
+
+def store_factory_of(
+    strategy: Strategy, placement: DevicePlacement | None
+) -> Callable[[Mapping[str, TableConfig]], Store] | None:
+    """Returns what makes the stores of a session: of its strategy, else of the device that has the tables.
+
+    Returns:
+        The function; None: the default of the runner, in this process.
+
+    Raises:
+        InvalidArgumentError: both have one.
+    """
+    of_strategy = strategy.store_factory()
+    of_device = None if placement is None else placement.store_factory()
+    if placement is not None and of_strategy is not None and of_device is not None:
+        raise InvalidArgumentError(
+            f"session: placement keeps the tables on {placement.device}, and strategy {type(strategy).__name__} makes"
+            " stores of its own; expected one of the two: leave DeviceConfig.tables out, or change the strategy"
+        )
+    return of_device if of_strategy is None else of_strategy
 
 
 def embeddings_of(state: TrainState) -> list[Embeddings]:

@@ -1,15 +1,17 @@
-"""Device of the dense part of a model: the CPU, or the GPU of this process.
+"""Device of a model: the CPU, or the GPU of this process.
 
-Tables are always in host memory: `Embeddings` reads and pools rows there, copies the outputs to
-its device, and takes their gradients back. What a batch has besides the ids of the slots goes to the device, too, on a
-separate stream, while earlier steps compute.
+Tables are in host memory: `Embeddings` reads and pools rows there, copies the outputs to its device, and takes their
+gradients back. With `DeviceConfig.tables` they are in the memory of the GPU, and rows do not leave it. What a batch has
+besides the ids of the slots goes to the device, too, on a separate stream, while earlier steps compute.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,22 +21,35 @@ from monolith.config import Config, config, require_at_least
 from monolith.data import Batch
 from monolith.data.prefetch import SideStreams
 from monolith.errors import FailedPreconditionError
+from monolith.tables import CudaStore
 from monolith.tensors import Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from monolith.data.prefetch import StagedTensors
+    from monolith.tables import Store, TableConfig
     from monolith.train._model_step import StepResult
+    from monolith.train.config.trainer_config import TrainerConfig
+    from monolith.train.parameters.params import Params
+
+
+TABLES_ON_SERVERS: Final = (
+    "rows are on parameter servers, and device.tables (train.use_gpu_emb_table) keeps them on the GPU of one process;"
+    " leave it out, or train in one process, without servers"
+)
 
 
 @config
 class DeviceConfig(Config):
-    """Device of the dense part of a model."""
+    """Device of a model: of its dense part, and of its tables."""
 
     gpu: bool = False
-    """Compute it on a GPU, the one with the number (rank on this machine) // processes_per_gpu; tables stay in the
-    memory of the host."""
+    """Compute the dense part on a GPU, the one with the number (rank on this machine) // processes_per_gpu; tables stay
+    in the memory of the host, unless `tables` is set."""
+    tables: bool = False
+    """Keep rows and optimizer state in the memory of that GPU, see ``docs/how-to/gpu-tables.md``; all of them must fit.
+    For a run of one process."""
     processes_per_gpu: int = 1
     """Processes of this machine that share a GPU."""
 
@@ -44,6 +59,11 @@ class DeviceConfig(Config):
             raise ValueError(
                 f"DeviceConfig: processes_per_gpu={self.processes_per_gpu} is about processes that share a GPU, and gpu"
                 " is False; set gpu (enable_gpu_training), or leave it out"
+            )
+        if self.tables and not self.gpu:
+            raise ValueError(
+                "DeviceConfig: tables=True keeps tables on the GPU of the dense part, and gpu is False; set gpu"
+                " (enable_gpu_training), or leave tables (train.use_gpu_emb_table) out"
             )
 
 
@@ -60,15 +80,25 @@ class StagedFeatures(NamedTuple):
 
 
 class DevicePlacement:
-    """The device of a session's dense part. `stage` may be called by any thread, the rest by the training thread."""
+    """The device of a session's model. `stage` may be called by any thread, the rest by the training thread.
 
-    def __init__(self, device: torch.device) -> None:
+    Args:
+        device: Device of the dense part.
+        has_tables: Whether it has the tables, too.
+    """
+
+    def __init__(self, device: torch.device, *, has_tables: bool = False) -> None:
         self.device = device
+        self.has_tables = has_tables
         self._of_thread = threading.local()
 
     def place(self, model: nn.Module) -> None:
         """Moves weights and buffers of a model there; its rows stay where they are."""
         model.to(self.device)
+
+    def store_factory(self) -> Callable[[Mapping[str, TableConfig]], Store] | None:
+        """Returns a function that makes stores with their rows on the device; None: rows are in host memory."""
+        return partial(CudaStore, device=self.device) if self.has_tables else None
 
     def stage(self, features: Any, *, host: Collection[str]) -> StagedFeatures:
         """Begins to copy a batch to the device.
@@ -120,7 +150,36 @@ def placement_of(settings: DeviceConfig) -> DevicePlacement | None:
         )
     device = device_of_rank(_local_rank(), settings.processes_per_gpu, num_devices=torch.cuda.device_count())
     torch.cuda.set_device(device)  # for what names none, such as NCCL
-    return DevicePlacement(device)
+    return DevicePlacement(device, has_tables=settings.tables)
+
+
+def with_gpu_tables(config: TrainerConfig, params: Params) -> TrainerConfig:
+    """Returns the config with the effect of a task's parameter ``train.use_gpu_emb_table``: tables on the GPU.
+
+    Raises:
+        ValueError: the dense part is not on a GPU.
+    """
+    if config.device.tables or not _wants_gpu_tables(params):
+        return config
+    return dataclasses.replace(config, device=dataclasses.replace(config.device, tables=True))
+
+
+def require_gpu_tables(params: Params, placement: DevicePlacement | None) -> None:
+    """Refuses to train a task that requests tables on the GPU without them.
+
+    Raises:
+        ValueError: the session was not made by a trainer, which places them.
+    """
+    if _wants_gpu_tables(params) and (placement is None or not placement.has_tables):
+        raise ValueError(
+            f"task {params.name}: parameter train.use_gpu_emb_table=True needs a Trainer, which places the tables;"
+            " train with Trainer(task, TrainerConfig(device=DeviceConfig(gpu=True))), or leave it at False"
+        )
+
+
+def _wants_gpu_tables(params: Params) -> bool:
+    """Returns whether a task's parameters request tables on the GPU; custom tasks may not have the parameter."""
+    return "train" in params and "use_gpu_emb_table" in params.train and bool(params.train.use_gpu_emb_table)
 
 
 def device_of_rank(local_rank: int, processes_per_gpu: int, *, num_devices: int) -> torch.device:

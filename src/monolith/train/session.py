@@ -15,10 +15,11 @@ from monolith.hooks import REQUEST_TIME, close_session, get_current_session, ope
 from monolith.optim import global_step_from
 from monolith.train._dense_step import DenseConfig
 from monolith.train._model_step import ModelStep
-from monolith.train._session_parts import SessionConfig, SessionState, build_parts, embeddings_of
+from monolith.train._session_parts import SessionConfig, SessionState, build_parts, embeddings_of, store_factory_of
 from monolith.train._table_pipeline import PipelineConfig
 from monolith.train.compat.refusal import require_effective_parameters
 from monolith.train.context import TaskContext
+from monolith.train.device_placement import require_gpu_tables
 from monolith.train.input.feed import BatchContexts, BatchFeed
 from monolith.train.saving.resuming import OwnerProgress
 from monolith.train.strategies.single import SingleProcess
@@ -58,6 +59,8 @@ class Session:
         if options.mode not in {"train", "eval", "predict"}:
             raise InvalidArgumentError(f"session: mode must be train, eval or predict, got {options.mode!r}")
         require_effective_parameters(task.p, Task.params())
+        if options.mode == "train":
+            require_gpu_tables(task.p, options.placement)
         self._dense_settings = DenseConfig() if options.dense is None else options.dense
         self._strategy = _strategy_of(options)
         if not isinstance(self._strategy, Strategy):
@@ -271,7 +274,7 @@ class Session:
     def _build(self) -> SessionState:
         # Functions that build() makes asynchronous belong to this one.
         self.task.ctx = TaskContext(self.task.ctx.input, training=self.task.ctx.training)
-        stores = self._strategy.store_factory()
+        stores = store_factory_of(self._strategy, self._placement)
         return SessionState(
             **build_parts(self.task, stores, placement=self._placement, deterministic=self._deterministic)
         )

@@ -29,7 +29,7 @@ from monolith.train._training_loop import TrainingLoop
 from monolith.train.compat.refusal import require_effective_parameters
 from monolith.train.config.trainer_config import TrainerConfig, require_training
 from monolith.train.context import Context, TaskContext, use_context
-from monolith.train.device_placement import placement_of
+from monolith.train.device_placement import placement_of, with_gpu_tables
 from monolith.train.export.exporting import CheckpointExporter, copied_task, export_session
 from monolith.train.export.exports_of_run import ExportSaverListener, ExportsOfRun
 from monolith.train.export.two_stage import ITEM_CACHE, TWO_STAGE, cache_items, export_two_stage, write_item_cache
@@ -95,7 +95,8 @@ class Trainer:
         row_servers: PsCluster | None = None,
     ) -> None:
         self.task = _task_of(task)
-        self.config = with_accelerator(TrainerConfig() if config is None else config, self.task.p)
+        config = with_accelerator(TrainerConfig() if config is None else config, self.task.p)
+        self.config = with_gpu_tables(config, self.task.p)
         if servers is not None or row_servers is not None:
             strategy = _former_strategy(strategy, servers, row_servers)
         self._strategy = self._default_strategy() if strategy is None else strategy

@@ -127,7 +127,7 @@ def fields_of(config: Any, prefix: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        is_section = dataclasses.is_dataclass(getattr(TrainerConfig(), field.name, None))
+        is_section = not prefix and dataclasses.is_dataclass(getattr(TrainerConfig(), field.name, None))
         found |= fields_of(value, f"{field.name}.") if is_section else {f"{prefix}{field.name}": value}
     return found
 

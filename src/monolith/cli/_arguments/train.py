@@ -93,7 +93,10 @@ _LEARNING_RATE = (
     "the learning rate belongs to the task: of rows in Slot(learning_rate=...), of dense weights in the optimizer that"
     f" Task.optimizers returns; {_PARAMETER.format('learning_rate', '0.01')}"
 )
-_GPU = "did you mean --enable_gpu_training true? The dense part then computes on a GPU; tables live in memory"
+_GPU = (
+    "did you mean --enable_gpu_training true? The dense part then computes on a GPU; a run of one process keeps its"
+    " tables on it, too, with --params_override '{\"train.use_gpu_emb_table\": true}'"
+)
 _ALERTS = "alerts are not sent from here, nor were they by the published original: watch the emitted metrics instead"
 ALERTS = {"--monolith_alert_proto": _ALERTS, "--monolith_chief_alert_proto": _ALERTS}
 """Flags of ByteDance Monolith about alerts, which every command of a job refuses."""

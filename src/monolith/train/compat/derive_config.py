@@ -10,6 +10,7 @@ from monolith.train.compat.effects import Makes, Sets, effects_of
 from monolith.train.compat.refusal import require_effective
 from monolith.train.compat.task_parameters import PARAMETERS
 from monolith.train.config.trainer_config import TrainerConfig
+from monolith.train.device_placement import with_gpu_tables
 from monolith.train.parameters.params import Params
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def trainer_config_of(options: CpuTrainingConfig, params: Params | None = None) 
         raise ValueError(f"option server_type: a trainer is a worker, got {options.server_type!r}")
     options.freeze()
     params = Params() if params is None else params
-    return _nested(_fields_by_parameters(params) | _fields_by_options(options, params))
+    return with_gpu_tables(_nested(_fields_by_parameters(params) | _fields_by_options(options, params)), params)
 
 
 def _fields_by_options(options: CpuTrainingConfig, params: Params) -> dict[str, Any]:

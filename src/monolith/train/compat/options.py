@@ -93,7 +93,8 @@ class CpuTrainingConfig(FlatConfig):
     ] = False
     """With enable_sync_training: rows on the servers of a job, dense weights averaged synchronously by its workers."""
     enable_gpu_training: Annotated[bool, Sets("device.gpu"), InDiscoveryConfig()] = False
-    """Compute the dense part on a GPU, that of the rank on its machine; tables stay in the memory of the host."""
+    """Compute the dense part on a GPU, that of the rank on its machine; tables stay in the memory of the host, unless
+    the task sets `p.train.use_gpu_emb_table`."""
     processes_per_gpu: Annotated[int, Sets("device.processes_per_gpu")] = 1
     """Ranks that share a GPU; refused without enable_gpu_training."""
     merge_sync_training_ckpt: Annotated[bool, Makes("sync", synchronous)] = True

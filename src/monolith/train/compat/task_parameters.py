@@ -122,7 +122,13 @@ PARAMETERS: Final[tuple[Parameter, ...]] = (
         FOR_THE_TASK,
     ),
     Parameter(
-        "train.use_gpu_emb_table", False, "Keep tables on the GPU.", Refused("tables are in the memory of the CPUs")
+        "train.use_gpu_emb_table",
+        False,
+        "Keep tables in the memory of the GPU.",
+        ReadBy(
+            "`Trainer`, as `DeviceConfig.tables`; refused without `enable_gpu_training`, with servers and with"
+            " several ranks"
+        ),
     ),
     Parameter("train.use_fountain", False, "Read from the external data service.", _FOUNTAIN),
     Parameter("train.fountain_zk_host", "", "Where that service registers.", _FOUNTAIN),

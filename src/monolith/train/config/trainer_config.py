@@ -282,7 +282,7 @@ class TrainerConfig(Config):
     tables: TablesConfig = TablesConfig()
     """Defaults of tables."""
     device: DeviceConfig = DeviceConfig()
-    """Device of the dense part."""
+    """Device of the dense part, and of the tables."""
     reporting: ReportingConfig = ReportingConfig()
     """Logs, metrics and profiles."""
     control: ControlConfig | None = None

@@ -28,6 +28,7 @@ from monolith.train.compat.derive_config import trainer_config_of
 from monolith.train.compat.refusal import require_partial_sync
 from monolith.train.config.job_config import JobProgramConfig
 from monolith.train.config.trainer_config import RESTART_OF_A_JOB, require_training
+from monolith.train.device_placement import TABLES_ON_SERVERS
 from monolith.train.roles.debugging_info import DebuggingInfoHook
 from monolith.train.roles.local_runner import use_threads
 from monolith.train.roles.place import RolePlace, ServerPlaces
@@ -169,6 +170,8 @@ def distributed_train(
     place, trainer_config = _place_and_config(config, discovery, params, settings)
     if trainer_config.restoring.restart_input:
         raise ValueError(f"distributed_train: {RESTART_OF_A_JOB}")
+    if trainer_config.device.tables:
+        raise ValueError(f"distributed_train: {TABLES_ON_SERVERS}")
     if sync_backend is not None:
         require_publishing(trainer_config, "distributed_train")
     use_threads(config)

@@ -16,6 +16,7 @@ from monolith.hooks import SyncTrainingBarrierSaverListener
 from monolith.train._dense_step import require_servers
 from monolith.train._table_pipeline import TablePipeline
 from monolith.train.config.job_config import SyncConfig
+from monolith.train.device_placement import TABLES_ON_SERVERS
 from monolith.train.input.jobs import RankInputs
 from monolith.train.saving.job_restoring import JOB
 from monolith.train.saving.rank_folder_protocol import RankFolderSaveProtocol
@@ -84,10 +85,18 @@ class Ranks(Strategy):
     # The run
 
     def require_config(self, config: TrainerConfig) -> None:
-        """Refuses a config that is not of a synchronous run."""
+        """Refuses a config that is not of a synchronous run, and tables on GPUs where one rank has not all rows."""
         if config.sync is None:
             what = "strategy=Ranks() is" if self._row_servers is None else "row_servers are those"
             raise ValueError(f"Trainer: {what} of a synchronous run, and config.sync is None; set it")
+        if config.device.tables and self._row_servers is not None:
+            raise ValueError(f"Trainer: {TABLES_ON_SERVERS}")
+        if config.device.tables and config.num_workers > 1:
+            raise ValueError(
+                "Trainer: ranks that share tables in the memory of GPUs are not built yet, and device.tables"
+                f" (train.use_gpu_emb_table) is set in a run of {config.num_workers} ranks; leave it out (dense parts"
+                " still compute on GPUs), or train with one rank"
+            )
 
     def require_session(self, mode: Mode, dense: DenseConfig) -> None:
         """Refuses a session that trains nothing, and settings of servers: ranks keep the dense weights themselves."""

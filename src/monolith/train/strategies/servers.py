@@ -24,6 +24,7 @@ from monolith.stop_request import StopRequest
 from monolith.tables import RemoteRows
 from monolith.train._preemption import is_preemption
 from monolith.train._session_parts import SessionState
+from monolith.train.device_placement import TABLES_ON_SERVERS
 from monolith.train.saving.job_restoring import JOB, restore_in_job
 from monolith.train.saving.resuming import resume
 from monolith.train.saving.server_rows import server_stores
@@ -104,6 +105,12 @@ class ParameterServers(Strategy):
         self._end = JobEnd(weakref.proxy(self))  # a cycle would keep the stores open
 
     # The run
+
+    def require_config(self, config: TrainerConfig) -> None:
+        """Refuses tables on a GPU, in addition: the servers keep the rows."""
+        super().require_config(config)
+        if config.device.tables:
+            raise ValueError(f"Trainer: {TABLES_ON_SERVERS}")
 
     def require_session(self, mode: Mode, dense: DenseConfig) -> None:
         """Refuses a session that trains nothing."""
