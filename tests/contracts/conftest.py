@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import torch
 
 # What tests of several folders share is imported by the name that mypy knows.
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -20,8 +21,10 @@ from monolith.tables.store import Store
 collect_ignore = [] if DEVICE else ["test_device_rows.py"]
 _ELSEWHERE = ("pipe", *SERVERS, *RANKS)
 """Engines that are in other processes: the full tier has them."""
+_ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 _ENGINES = [
-    *(name for name in (*STORES, *SERVERS_HERE) if name not in _ELSEWHERE),
+    *(name for name in (*STORES, *SERVERS_HERE) if name not in (*_ELSEWHERE, "cuda")),
+    pytest.param("cuda", marks=_ON_A_GPU),
     *(pytest.param(name, marks=pytest.mark.slow) for name in _ELSEWHERE),
 ]
 

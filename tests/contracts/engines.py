@@ -30,6 +30,7 @@ STORES: dict[str, StoreFactory] = {
     "local": LocalStore,
     "pipe": PipeStore,
     "cuda on the processor": partial(CudaStore, device="cpu", sizes=DeviceSizes(chunk_bits=4, segment_bits=2)),
+    "cuda": partial(CudaStore, device="cuda"),
     **dict.fromkeys(DEVICE, DeviceStore),
 }
 ServingFactory = Callable[[Mapping[str, TableConfig]], ServingRows]

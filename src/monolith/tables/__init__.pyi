@@ -81,6 +81,7 @@ from .slot_keys import ids_of_keys as ids_of_keys
 from .slot_keys import moved_keys as moved_keys
 from .slot_keys import slots_of_keys as slots_of_keys
 from .slot_keys import wide_index_of as wide_index_of
+from .store import KernelRows as KernelRows
 from .store import LoadReport as LoadReport
 from .store import PreparedRestore as PreparedRestore
 from .store import RemoteRows as RemoteRows

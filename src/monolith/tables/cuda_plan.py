@@ -68,7 +68,9 @@ class CudaPlan(LocalPlan):
         arrays: PlanArrays,
         num_ids_of_tables: Sequence[int],
         core: _core.Plan | None,
+        ready: torch.cuda.Event | None,
     ) -> None:
+        """`ready` is recorded after the last launch that writes the arrays; None: they have been written."""
         self.owner = native.identity
         self._num_tables = len(native.names)
         self.table_splits = table_splits
@@ -76,6 +78,7 @@ class CudaPlan(LocalPlan):
         self.like = None
         self.status = "new"
         self.core = core
+        self._ready = ready
         self.arrays = arrays
         """The plan on the device."""
         self.num_ids = int(table_splits[-1])
@@ -99,9 +102,19 @@ class CudaPlan(LocalPlan):
     @cached_property
     def occurrences(self) -> Occurrences:
         """Where each unique id occurs: for the sums of gradients."""
+        self.wait_until_ready()
         starts = torch.zeros(len(self.arrays.counts) + 1, dtype=torch.int32, device=self.arrays.counts.device)
         torch.cumsum(self.arrays.counts, 0, dtype=torch.int32, out=starts[1:])
         return Occurrences(starts, torch.sort(self.arrays.inverse, stable=True).indices)
+
+    def wait_until_ready(self, stream: torch.cuda.Stream | None = None) -> None:
+        """Lets a stream, by default the current one, wait until the arrays have been written."""
+        if self._ready is not None:
+            (torch.cuda.current_stream(self.arrays.counts.device) if stream is None else stream).wait_event(self._ready)
+
+    def _on_host(self, array: Tensor) -> Tensor:
+        self.wait_until_ready()
+        return array.cpu()
 
     def used_on(self, stream: torch.cuda.Stream) -> None:
         """Keeps the arrays until what is now in a stream has ended, also if the plan is dropped before."""
@@ -112,22 +125,22 @@ class CudaPlan(LocalPlan):
     @property
     def unique_ids(self) -> Tensor:
         """int64 [U]: by bucket, then table, then first seen."""
-        return self.arrays.unique_ids.cpu()
+        return self._on_host(self.arrays.unique_ids)
 
     @property
     def splits(self) -> Tensor:
         """int64 [buckets * T + 1]: where each (bucket, table) starts in `unique_ids`."""
-        return self.arrays.splits.cpu()
+        return self._on_host(self.arrays.splits)
 
     @property
     def inverse(self) -> Tensor:
         """int32 [n]: input position -> position in `unique_ids`."""
-        return self.arrays.inverse.cpu()
+        return self._on_host(self.arrays.inverse)
 
     @property
     def counts(self) -> Tensor:
         """int32 [U]: occurrences in the batch."""
-        return self.arrays.counts.cpu()
+        return self._on_host(self.arrays.counts)
 
     @property
     def tables(self) -> Tensor:

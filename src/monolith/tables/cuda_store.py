@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from monolith.tables.batch import BatchStamp, Pending, Plan, Rows, Update
-    from monolith.tables.cuda_plan import PlanArrays
+    from monolith.tables.cuda_plan import Occurrences, PlanArrays
     from monolith.tables.table_config import TableConfig
 
 _SUBJECT = "store on a device"
@@ -95,7 +95,8 @@ class CudaStore(GroupStore[CudaPlan]):
     ) -> None:
         self.device = indexed(device)
         """Where the rows are."""
-        self._launcher = launcher_of(self.device) if launcher is None else launcher
+        self.launcher = launcher_of(self.device) if launcher is None else launcher
+        """What runs the kernels."""
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         """The stream of all changes and reads of rows; None on a processor."""
         self._plan_stream = torch.cuda.Stream(self.device) if self.stream is not None else None  # type: ignore[no-untyped-call]
@@ -104,7 +105,7 @@ class CudaStore(GroupStore[CudaPlan]):
         self._has_wide_slots = any(config.wide_slots for config in native.configs)
         self.rows = _core.DeviceGroup(
             native.core,
-            self._launcher,
+            self.launcher,
             stream=0 if self.stream is None else self.stream.cuda_stream,
             chunk_bits=sizes.chunk_bits,
             segment_bits=sizes.segment_bits,
@@ -129,7 +130,7 @@ class CudaStore(GroupStore[CudaPlan]):
         with self._planning():
             flat = ids.detach().to(self.device, non_blocking=True).reshape(-1).contiguous()
             stream = 0 if self._plan_stream is None else self._plan_stream.cuda_stream
-            arrays, counts = make_plan(self._launcher, stream, flat, splits)
+            arrays, counts = make_plan(self.launcher, stream, flat, splits)
             return self._new_plan(splits, stamp, arrays, counts, None)
 
     def uploaded(self, core: _core.Plan, table_splits: NDArray[np.int64], stamp: BatchStamp) -> CudaPlan:
@@ -175,7 +176,8 @@ class CudaStore(GroupStore[CudaPlan]):
     ) -> CudaPlan:
         if len(self.native) > 1:
             arrays = with_offsets(arrays, self._dims)
-        return CudaPlan(self.native, splits, stamp, arrays=arrays, num_ids_of_tables=counts, core=core)
+        ready = None if self._plan_stream is None else self._plan_stream.record_event()
+        return CudaPlan(self.native, splits, stamp, arrays=arrays, num_ids_of_tables=counts, core=core, ready=ready)
 
     @contextlib.contextmanager
     def _planning(self) -> Iterator[None]:
@@ -186,6 +188,21 @@ class CudaStore(GroupStore[CudaPlan]):
         self._plan_stream.wait_stream(torch.cuda.current_stream(self.device))  # ids may come from there
         with torch.cuda.stream(self._plan_stream):
             yield
+
+    def plan_arrays(self, plan: Plan) -> PlanArrays:
+        """Returns the arrays of a plan on the device, ready for the caller's current stream."""
+        return self._ready(plan).arrays
+
+    def occurrences(self, plan: Plan) -> Occurrences:
+        """Returns where each unique id of a plan occurs, on the device, ready for the caller's current stream."""
+        return self._ready(plan).occurrences
+
+    def _ready(self, plan: Plan) -> CudaPlan:
+        own = self.own(plan)
+        if self.stream is not None:
+            own.wait_until_ready()
+            own.used_on(torch.cuda.current_stream(self.device))
+        return own
 
     def read(self, plan: Plan, *, step: int) -> Pending[Rows]:
         """Returns the current rows."""
@@ -204,13 +221,13 @@ class CudaStore(GroupStore[CudaPlan]):
 
         The arrays of the plans are ready for both streams, and stay until both have passed.
         """
-        if self.stream is None or self._plan_stream is None:
+        if self.stream is None:
             yield
             return
         callers = torch.cuda.current_stream(self.device)
         self.stream.wait_stream(callers)
-        self.stream.wait_stream(self._plan_stream)
         for plan in plans:
+            plan.wait_until_ready(self.stream)
             plan.used_on(self.stream)
             plan.used_on(callers)
         try:

@@ -16,8 +16,8 @@ The clock is the stamp: (worker, number of that worker's batch). A store has no 
 push to many owners without an order among them. An owner stores the last stamp of every worker together with its rows
 and changes both under one gate; only that pair is atomic. Owners may differ by the pushes in flight.
 
-Some engines can do more, which callers find out by `isinstance(store, ...)` with an optional protocol: `RemoteRows` and
-`ServingRows` below, and `PublishedRows` of `monolith.deltalog.publish`.
+Some engines can do more, which callers find out by `isinstance(store, ...)` with an optional protocol: `RemoteRows`,
+`KernelRows` and `ServingRows` below, and `PublishedRows` of `monolith.deltalog.publish`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     import numpy as np
+    import torch
     from numpy.typing import NDArray
     from torch import Tensor
 
     from monolith import _core
     from monolith.tables.batch import Applied, BatchStamp, Pending, Plan, Rows, Update
+    from monolith.tables.cuda_plan import Occurrences, PlanArrays
     from monolith.tables.formats.row_block import RowBlock
     from monolith.tables.history import ChangePosition, ChangeReader, Cut, OwnerClock
     from monolith.tables.keyed_rows import KeyedRows, KeyedValues
@@ -334,6 +336,25 @@ class RemoteRows(Protocol):
 
     def refresh_newest_time(self) -> None:
         """Refreshes the newest time from the owners, after another process has replaced their rows."""
+
+
+@runtime_checkable
+class KernelRows(Protocol):
+    """Optional: rows on a device that runs the kernels of the core, which pool them and sum their gradients there."""
+
+    @property
+    def device(self) -> torch.device:
+        """The device of rows and gradients."""
+
+    @property
+    def launcher(self) -> _core.DeviceLauncher:
+        """What runs the kernels, in any stream of the device."""
+
+    def plan_arrays(self, plan: Plan) -> PlanArrays:
+        """Returns the arrays of a plan on the device, ready for the caller's current stream."""
+
+    def occurrences(self, plan: Plan) -> Occurrences:
+        """Returns where each unique id of a plan occurs, on the device, ready for the caller's current stream."""
 
 
 @runtime_checkable

@@ -347,7 +347,9 @@ def latest_of(
     if not any(native.uses_latest):
         return None
     return [
-        spread_latest(native, plan.core, float_array(latest, (_num_latest(native, plan.core),), subject, "latest"))
+        spread_latest(
+            native, plan.core, float_array(latest.cpu(), (_num_latest(native, plan.core),), subject, "latest")
+        )
         for plan, latest in zip(plans, rule.latest, strict=True)
     ]
 
