@@ -11,7 +11,7 @@
 
 namespace monolith::device {
 
-class CpuLauncher final : public Launcher {
+class CpuLauncher : public Launcher {
  public:
   enum class Order {
     kAscending,  // one thread after another, on the calling thread

@@ -26,6 +26,15 @@ std::vector<uint32_t> DimsOf(const Group& host) {
   return dims;
 }
 
+// Scratch memory, at most, of the part of an update that changes rows.
+size_t BytesToLearn(uint64_t num_values, const DevicePlan& plan, const DeviceUpdate& update) {
+  const size_t tables = plan.num_ids.size();
+  const size_t of_ids = size_t{plan.num_unique()} * 4 * sizeof(uint32_t);
+  const size_t of_tables = tables * (kNumBuckets * sizeof(int32_t) + 4 * Scratch::kBoundary);
+  const size_t numbers = num_values + update.learning_rates.size() + update.times.size();
+  return of_ids + of_tables + numbers * sizeof(float) + 32 * Scratch::kBoundary;
+}
+
 }  // namespace
 
 DeviceGroup::DeviceGroup(Group& host, std::shared_ptr<Launcher> launcher, const DeviceGroupConfig& config)
@@ -54,17 +63,23 @@ DeviceGroup::DeviceGroup(Group& host, std::shared_ptr<Launcher> launcher, const 
   launcher_->Copy(dims_.data(), dims.data(), dims.size() * sizeof(uint32_t), config.stream);
   launcher_->Copy(rule_bytes_.data(), rules_.bytes().data(), rules_.bytes().size(), config.stream);
   MutexLock lock(mutex_);
-  CreateTables();
+  CreateTables(NewIndices());
 }
 
 DeviceGroup::~DeviceGroup() = default;
 
-void DeviceGroup::CreateTables() {
+std::vector<DeviceTable::EmptyIndex> DeviceGroup::NewIndices() {
+  std::vector<DeviceTable::EmptyIndex> indices;
+  for (const auto& table : tables_) indices.push_back(table->NewIndex());
+  return indices;
+}
+
+void DeviceGroup::CreateTables(std::vector<DeviceTable::EmptyIndex> indices) {
   Wait();
   chunks_.Clear();
   launcher_->Fill(reinterpret_cast<uint32_t*>(counters_.data()), 0, counters_.size() * sizeof(TableCounters) / 4,
                   config_.stream);
-  for (size_t t = 0; t < tables_.size(); ++t) tables_[t]->Create(counters_.data() + t);
+  for (size_t t = 0; t < tables_.size(); ++t) tables_[t]->Create(std::move(indices[t]), counters_.data() + t);
 }
 
 Tables DeviceGroup::TablesNow(uint32_t first) {
@@ -125,8 +140,7 @@ NewRanks DeviceGroup::Insert(const Batch& batch, int32_t* is_new, const uint32_t
     }
     ranks.sums = sums;
   }
-  const uint32_t epoch = host_.row_epochs().now;
-  Launch(ids.count, InsertRows{ids, batch.plan.tables, ranks, refused, epoch, batch.given.rows});
+  Launch(ids.count, InsertRows{ids, batch.plan.tables, ranks, refused, epoch_, batch.given.rows});
   Launch(ids.num_tables, CountInserted{ids, batch.plan.tables, ranks, refused});
   return ranks;
 }
@@ -144,6 +158,7 @@ void DeviceGroup::Gather(const Batch& batch, float* values) {
 
 void DeviceGroup::Read(DevicePlan& plan, float* values, int64_t step) {
   MutexLock lock(mutex_);
+  FinishEviction();
   Begin();
   const Batch batch = BatchOf(plan);
   Launch(batch.plan.ids.count, FindRows{batch.plan.ids, batch.plan.tables, plan.rows});
@@ -169,6 +184,8 @@ void DeviceGroup::CheckUpdate(const DevicePlan& plan, const DeviceUpdate& update
 Applied DeviceGroup::Apply(const DevicePlan& plan, const DeviceUpdate& update, std::span<const Push> pushes) {
   CheckUpdate(plan, update);
   MutexLock lock(mutex_);
+  FinishEviction();
+  epoch_ = host_.row_epochs().now;  // before the turns, inside of which the gate of the host group is not to be entered
   Applied applied;
   {
     WorkerClocks::Turns turns = host_.TakeTurns(pushes);
@@ -176,7 +193,9 @@ Applied DeviceGroup::Apply(const DevicePlan& plan, const DeviceUpdate& update, s
     applied = Learn(plan, update);
     turns.Record();
   }
-  FinishUpdate(plan, update.times);
+  evicts_from_ = host_.NewestTime(-1);
+  RaiseNewestTimes(plan, update.times);
+  EvictDue();
   return applied;
 }
 
@@ -195,8 +214,10 @@ Applied DeviceGroup::Learn(const DevicePlan& plan, const DeviceUpdate& update) {
   auto* is_missing = scratch_.Take<int32_t>(ids.count);
   Launch(ids.count, FlagMissing{ids.count, plan.rows, is_missing});
   const float* gradients = Check(batch, update, is_missing, outcome);
+  images_.MakeRoom(plan.num_ids);
+  scratch_.Reserve(BytesToLearn(batch.num_values, plan, update));  // from here on nothing can fail
   const int64_t filtered = AdmitNew(batch, is_missing, outcome, update.step);
-  images_.Keep(scratch_, batch.plan.tables, RowsOfIds(ids, plan.rows), plan.num_ids, &outcome->refused);
+  images_.Keep(scratch_, batch.plan.tables, RowsOfIds(ids, plan.rows), &outcome->refused);
   const NewRanks ranks = Insert(batch, is_missing, &outcome->refused);
   Step(batch, update, gradients, ranks, &outcome->refused);
   Stamp(batch, update.times, ranks, outcome);
@@ -236,9 +257,8 @@ void DeviceGroup::Stamp(const Batch& batch, std::span<const int64_t> times, cons
     Launch(times.size(), NewestTimesOfIds{static_cast<uint32_t>(times.size()), given, batch.given.inverse, newest});
   }
   const auto single = newest == nullptr ? static_cast<uint32_t>(times[0]) : 0u;
-  const StampRows kernel{
-      plan.ids,          plan.tables,     ranks, batch.given.rows, newest, single, host_.row_epochs().now,
-      &outcome->refused, &outcome->counts};
+  const StampRows kernel{plan.ids, plan.tables,       ranks,           batch.given.rows, newest, single,
+                         epoch_,   &outcome->refused, &outcome->counts};
   launcher_->LaunchBlocks(BlocksForCounting(*launcher_, plan.ids.count), kernel, config_.stream);
 }
 
@@ -286,19 +306,32 @@ void DeviceGroup::RefuseNonFinite(const Batch& batch, uint32_t place) {
          " is not finite; nothing was applied. Set nonfinite='skip' or 'apply' in the table's config to continue");
 }
 
-void DeviceGroup::FinishUpdate(const DevicePlan& plan, std::span<const int64_t> given_times) {
+void DeviceGroup::RaiseNewestTimes(const DevicePlan& plan, std::span<const int64_t> given_times) {
   const Times times(given_times, plan.num_occurrences());
-  const int64_t before = host_.NewestTime(-1);
   for (int t = 0; t < num_tables(); ++t) {
     const int64_t begin = plan.table_splits[t], end = plan.table_splits[t + 1];
     if (begin < end) host_.RaiseNewestTime(t, times.Newest(begin, end));
-    EnforceCap(t);
   }
+}
+
+void DeviceGroup::EvictDue() {
+  try {
+    FinishEviction();
+  } catch (const Error& error) {
+    if (error.code() != Code::kResourceExhausted) throw;
+  }
+}
+
+// Can be repeated after an error: what it did is done.
+void DeviceGroup::FinishEviction() {
+  if (!evicts_from_) return;
+  for (int t = 0; t < num_tables(); ++t) EnforceCap(t);
   const int64_t now = host_.NewestTime(-1);
   for (int t = 0; t < num_tables(); ++t) {
-    const std::vector<uint32_t> buckets = host_.BucketsToEvict(t, before, now);
+    const std::vector<uint32_t> buckets = host_.BucketsToEvict(t, *evicts_from_, now);
     if (!buckets.empty()) EvictExpired(t, now, buckets);
   }
+  evicts_from_.reset();
 }
 
 }  // namespace monolith::device

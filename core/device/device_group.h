@@ -15,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -131,6 +132,13 @@ class DeviceGroup {
     std::vector<std::byte> records;
   };
   using RowCopy = std::vector<CopiedRows>;
+  struct Erasure {
+    uint32_t table;
+    uint32_t count;
+    const uint32_t* rows;
+    int64_t* keys;
+    uint16_t* buckets;
+  };
   // Counters of an update on the device.
   struct Outcome {
     uint32_t refused;
@@ -157,8 +165,9 @@ class DeviceGroup {
   const TableSpec& SpecOf(size_t table) const { return host_.table(static_cast<int>(table)).spec; }
   int num_tables() const { return host_.num_tables(); }
 
-  // Allocates empty tables, in place of those that there are.
-  void CreateTables() REQUIRES(mutex_);
+  // Puts empty tables in place of those that there are. Allocates nothing.
+  void CreateTables(std::vector<DeviceTable::EmptyIndex> indices) REQUIRES(mutex_);
+  std::vector<DeviceTable::EmptyIndex> NewIndices() REQUIRES(mutex_);
   // Begins a call: what the last one took of the scratch memory is free.
   void Begin() REQUIRES(mutex_) { scratch_.Reset(); }
   // The tables as kernels see them now, from `first` on.
@@ -185,20 +194,27 @@ class DeviceGroup {
   int64_t AdmitNew(const Batch& batch, int32_t* is_missing, const Outcome* outcome, int64_t step) REQUIRES(mutex_);
   Outcome ReadOutcome(const Batch& batch, const Outcome* outcome) REQUIRES(mutex_);
   [[noreturn]] void RefuseNonFinite(const Batch& batch, uint32_t place) REQUIRES(mutex_);
-  void FinishUpdate(const DevicePlan& plan, std::span<const int64_t> times) REQUIRES(mutex_);
+  void RaiseNewestTimes(const DevicePlan& plan, std::span<const int64_t> times) REQUIRES(mutex_);
+  // Evicts what the last change of rows made due, unless there is too little memory for it now: then the next call
+  // does it, or fails before it changes a row.
+  void EvictDue() REQUIRES(mutex_);
+  void FinishEviction() REQUIRES(mutex_);
 
   // Moves rows between the device and the host group: those of a plan for one table, or all that the host group has of
   // a table in some buckets, whose number is returned.
   void MoveToHost(int table, const Plan& plan) REQUIRES(mutex_);
   int64_t MoveFromHost(int table, uint32_t begin, uint32_t end) REQUIRES(mutex_);
+  // Makes sure that this many rows of a table can be moved to the host group, and as many from it.
+  void MakeRoomToMove(int table, size_t count) REQUIRES(mutex_);
   // Calls `change` with the rows of the ids in the host group.
   int64_t ChangeOnHost(int table, std::span<const int64_t> ids, std::span<const uint16_t> buckets,
                        const std::function<int64_t()>& change) REQUIRES(mutex_);
   void LoadPiece(std::span<const RowBlockView> blocks, uint32_t begin, uint32_t end, Loaded* loaded) REQUIRES(mutex_);
 
-  // Erases listed rows without a trace; returns their buckets, and their keys if `keys` is given.
-  std::vector<uint16_t> EraseRows(int table, const uint32_t* rows, uint32_t count, std::vector<int64_t>* keys = nullptr)
-      REQUIRES(mutex_);
+  // Takes the memory to erase listed rows without a trace. Erasing them then returns their buckets, and their keys if
+  // `keys` is given.
+  Erasure PrepareErase(int table, const uint32_t* rows, uint32_t count) REQUIRES(mutex_);
+  std::vector<uint16_t> EraseRows(const Erasure& erasure, std::vector<int64_t>* keys = nullptr) REQUIRES(mutex_);
   // Evicts listed rows, whose removal the host group records; returns their number.
   int64_t RemoveListed(int table, const OpenList& list) REQUIRES(mutex_);
   Expiry ExpiryOf(uint32_t table, int64_t now) REQUIRES(mutex_);
@@ -241,6 +257,8 @@ class DeviceGroup {
   DeviceArray<TableView> views_ GUARDED_BY(mutex_);
   DeviceArray<TableCounters> counters_ GUARDED_BY(mutex_);
   RowImages images_ GUARDED_BY(mutex_);
+  uint32_t epoch_ GUARDED_BY(mutex_) = 0;                  // of the rows of the update in progress
+  std::optional<int64_t> evicts_from_ GUARDED_BY(mutex_);  // the newest time before the change that is to be finished
 };
 
 }  // namespace monolith::device

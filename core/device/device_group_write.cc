@@ -14,6 +14,12 @@ namespace {
 constexpr int64_t kRowsOfPiece = 1 << 16;  // of blocks that are loaded at a time, about
 constexpr uint32_t kBucketsOfPiece = 32;   // of a snapshot
 
+// Scratch memory, at most, that moving rows to the host group and from it takes: keys, buckets, row numbers,
+// and the records.
+size_t BytesToMove(size_t count, const RecordLayout& layout) {
+  return count * (48 + layout.record_bytes) + 32 * Scratch::kBoundary;
+}
+
 }  // namespace
 
 void DeviceGroup::MoveToHost(int table, const Plan& plan) {
@@ -43,7 +49,7 @@ void DeviceGroup::MoveToHost(int table, const Plan& plan) {
   Launch(pack.NumThreads(), pack);
   std::vector<std::byte> records(size_t{count} * layout.record_bytes);
   CopyToHost(records.data(), bytes, records.size());
-  const std::vector<uint16_t> buckets = EraseRows(table, rows, count);
+  const std::vector<uint16_t> buckets = EraseRows(PrepareErase(table, rows, count));
   for (uint32_t i = 0; i < count; ++i) {
     const std::byte* record = records.data() + size_t{i} * layout.record_bytes;
     host_.PutRow(table, buckets[i], *HeaderOf(record), PayloadOf(record));
@@ -84,11 +90,19 @@ int64_t DeviceGroup::MoveFromHost(int table, uint32_t begin, uint32_t end) {
   return count;
 }
 
+void DeviceGroup::MakeRoomToMove(int table, size_t count) {
+  const auto number = static_cast<uint32_t>(table);
+  tables_[number]->Reserve(number, TablesNow(), static_cast<uint32_t>(count));
+  tables_[number]->ReserveErased(static_cast<uint32_t>(count));
+  Begin();
+  scratch_.Reserve(BytesToMove(count, RecordLayoutOf(SpecOf(number))));
+}
+
 int64_t DeviceGroup::ChangeOnHost(int table, std::span<const int64_t> ids, std::span<const uint16_t> buckets,
                                   const std::function<int64_t()>& change) {
+  FinishEviction();
   const Plan plan = host_.NewPlanOf(table, ids, true, buckets);
-  tables_[static_cast<size_t>(table)]->Reserve(static_cast<uint32_t>(table), TablesNow(),
-                                               static_cast<uint32_t>(plan.num_unique()));
+  MakeRoomToMove(table, static_cast<size_t>(plan.num_unique()));
   MoveToHost(table, plan);
   int64_t result = 0;
   try {
@@ -106,7 +120,8 @@ int64_t DeviceGroup::Assign(int table, std::span<const int64_t> ids, std::span<c
   MutexLock lock(mutex_);
   const int64_t written =
       ChangeOnHost(table, ids, buckets, [&] { return host_.Assign(table, ids, values, times, add, step, buckets); });
-  EnforceCap(table);
+  evicts_from_ = host_.NewestTime(-1);  // so that the cap alone is due
+  EvictDue();
   return written;
 }
 
@@ -123,6 +138,7 @@ int64_t DeviceGroup::Touch(int table, std::span<const int64_t> ids, std::span<co
 Loaded DeviceGroup::Load(std::span<const RowBlockView> blocks, uint32_t begin, uint32_t end) {
   host_.CheckBlocks(blocks, begin, end, {});
   MutexLock lock(mutex_);
+  FinishEviction();
   Loaded loaded;
   size_t first = 0;
   int64_t rows = 0;
@@ -137,6 +153,7 @@ Loaded DeviceGroup::Load(std::span<const RowBlockView> blocks, uint32_t begin, u
 }
 
 void DeviceGroup::LoadPiece(std::span<const RowBlockView> blocks, uint32_t begin, uint32_t end, Loaded* loaded) {
+  std::vector<Plan> plans;
   for (int table = 0; table < num_tables(); ++table) {
     std::vector<int64_t> keys;
     std::vector<uint16_t> buckets;
@@ -147,8 +164,10 @@ void DeviceGroup::LoadPiece(std::span<const RowBlockView> blocks, uint32_t begin
       for (uint32_t i = 0; i < block.count(); ++i) keys.push_back(block.key(i));
       buckets.resize(keys.size(), static_cast<uint16_t>(header.bucket));
     }
-    if (!keys.empty()) MoveToHost(table, host_.NewPlanOf(table, keys, true, buckets));
+    plans.push_back(host_.NewPlanOf(table, keys, true, buckets));
+    MakeRoomToMove(table, static_cast<size_t>(plans.back().num_unique()));
   }
+  for (int table = 0; table < num_tables(); ++table) MoveToHost(table, plans[static_cast<size_t>(table)]);
   const Loaded piece = host_.Load(blocks, begin, end, {});
   for (int table = 0; table < num_tables(); ++table) MoveFromHost(table, begin, end);
   loaded->rows += piece.rows;
@@ -169,6 +188,7 @@ std::vector<int64_t> DeviceGroup::LoadSnapshot(const RestorePlan& plan, Transfer
     const std::vector<int64_t> loaded = monolith::LoadSnapshot(host_, piece, progress);
     for (size_t t = 0; t < rows.size(); ++t) {
       rows[t] += loaded[t];
+      MakeRoomToMove(static_cast<int>(t), static_cast<size_t>(loaded[t]));
       MoveFromHost(static_cast<int>(t), piece.begin, piece.end);
     }
   }
@@ -188,32 +208,41 @@ void DeviceGroup::Resume(std::span<const BatchStamp> stamps) {
 
 void DeviceGroup::ClearBuckets(uint32_t begin, uint32_t end) {
   MutexLock lock(mutex_);
+  FinishEviction();
+  Begin();
+  const bool all = begin == 0 && end == kNumBuckets;
+  std::vector<DeviceTable::EmptyIndex> indices;
+  std::vector<Erasure> erasures;
+  if (all) indices = NewIndices();
+  for (int table = 0; !all && table < num_tables(); ++table) {
+    const Listing rows = ListRows(static_cast<uint32_t>(table), {0, UINT32_MAX, begin, end, {}, false, {}});
+    erasures.push_back(PrepareErase(table, rows.numbers, rows.count));
+  }
   const Group::RowEpochs before = host_.row_epochs();
   host_.ClearBuckets(begin, end);  // throws while a cut is open
-  Begin();
   FollowEpochBase(before);
-  if (begin == 0 && end == kNumBuckets) return CreateTables();
-  for (int table = 0; table < num_tables(); ++table) {
-    Begin();
-    const Listing rows = ListRows(static_cast<uint32_t>(table), {0, UINT32_MAX, begin, end, {}, false, {}});
-    EraseRows(table, rows.numbers, rows.count);
-  }
+  if (all) return CreateTables(std::move(indices));
+  for (const Erasure& erasure : erasures) EraseRows(erasure);
 }
 
-std::vector<uint16_t> DeviceGroup::EraseRows(int table, const uint32_t* rows, uint32_t count,
-                                             std::vector<int64_t>* erased) {
+DeviceGroup::Erasure DeviceGroup::PrepareErase(int table, const uint32_t* rows, uint32_t count) {
   const auto number = static_cast<uint32_t>(table);
-  if (count == 0) return {};
+  if (count == 0) return {number, 0, nullptr, nullptr, nullptr};
   tables_[number]->ReserveErased(count);
   auto* keys = scratch_.Take<int64_t>(count);
-  auto* buckets = scratch_.Take<uint16_t>(count);
-  const EraseListed erase{TablesNow(), RowsOfTable(number, rows, count), keys, buckets};
+  return {number, count, rows, keys, scratch_.Take<uint16_t>(count)};
+}
+
+std::vector<uint16_t> DeviceGroup::EraseRows(const Erasure& erasure, std::vector<int64_t>* keys) {
+  if (erasure.count == 0) return {};
+  const EraseListed erase{TablesNow(), RowsOfTable(erasure.table, erasure.rows, erasure.count), erasure.keys,
+                          erasure.buckets};
   Launch(erase.NumThreads(), erase);
-  std::vector<uint16_t> host_buckets(count);
-  CopyToHost(host_buckets.data(), buckets, count);
-  if (erased != nullptr) {
-    erased->resize(count);
-    CopyToHost(erased->data(), keys, count);
+  std::vector<uint16_t> host_buckets(erasure.count);
+  CopyToHost(host_buckets.data(), erasure.buckets, erasure.count);
+  if (keys != nullptr) {
+    keys->resize(erasure.count);
+    CopyToHost(keys->data(), erasure.keys, erasure.count);
   }
   ReadCounters();
   return host_buckets;
@@ -225,6 +254,7 @@ int64_t DeviceGroup::Evict(int table, int64_t now) {
     throw Error(Code::kInvalidArgument, "now must be Unix seconds in [0, 2^32), got " + std::to_string(now));
   }
   MutexLock lock(mutex_);
+  FinishEviction();
   int64_t evicted = 0;
   for (int t = 0; t < num_tables(); ++t) {
     if (table == -1 || t == table) evicted += EvictExpired(t, now == -1 ? host_.NewestTime(t) : now, {});
@@ -302,10 +332,11 @@ int64_t DeviceGroup::RemoveListed(int table, const OpenList& list) {
   if (count == 0) return 0;
   std::vector<uint32_t> rows_of_tables(tables_.size());
   rows_of_tables[static_cast<size_t>(table)] = count;
-  images_.Keep(scratch_, TablesNow(), RowsOfTable(static_cast<uint32_t>(table), list.items, count), rows_of_tables,
-               nullptr);
+  const Erasure erasure = PrepareErase(table, list.items, count);
+  images_.MakeRoom(rows_of_tables);
+  images_.Keep(scratch_, TablesNow(), RowsOfTable(static_cast<uint32_t>(table), list.items, count), nullptr);
   std::vector<int64_t> keys;
-  const std::vector<uint16_t> buckets = EraseRows(table, list.items, count, &keys);
+  const std::vector<uint16_t> buckets = EraseRows(erasure, &keys);
   host_.Touch(table, keys, buckets);  // of ids that it does not have: it records their removal
   host_.CountEvicted(table, count);
   return count;
@@ -314,6 +345,7 @@ int64_t DeviceGroup::RemoveListed(int table, const OpenList& list) {
 std::map<uint32_t, int64_t> DeviceGroup::RowsBySlot(int table) {
   host_.table(table);  // throws for a number that is not a table's
   MutexLock lock(mutex_);
+  FinishEviction();
   Begin();
   const auto number = static_cast<uint32_t>(table);
   auto* counts = Zeros<uint32_t>(kNumSlots + 1);

@@ -36,6 +36,7 @@ bool PiecewiseSource::Next(std::string* block) {
 
 uint64_t DeviceGroup::Mark() {
   MutexLock lock(mutex_);
+  FinishEviction();
   const Group::RowEpochs before = host_.row_epochs();
   const uint64_t mark = host_.Mark();
   FollowEpochBase(before);
@@ -53,6 +54,7 @@ std::vector<std::string> DeviceGroup::PackedChanges(uint64_t since, uint32_t beg
 
 std::unique_ptr<Cut> DeviceGroup::OpenCut() {
   MutexLock lock(mutex_);
+  FinishEviction();
   const Group::RowEpochs before = host_.row_epochs();
   std::unique_ptr<Cut> host = host_.OpenCut();
   Begin();
@@ -77,7 +79,8 @@ DeviceCut::DeviceCut(DeviceGroup& group, std::unique_ptr<Cut> host, std::vector<
 }
 
 std::unique_ptr<BlockSource> DeviceCut::Blocks(uint32_t begin, uint32_t end, const CutOptions& options) {
-  if (begin > end) throw Error(Code::kInvalidArgument, "buckets must be a range in [0, 1024]");
+  if (begin > end || end > kNumBuckets) throw Error(Code::kInvalidArgument, "buckets must be a range in [0, 1024]");
+  host_->Blocks(begin, begin, options);  // throws for a cut that was released, and for a mark that cannot be read
   std::vector<std::unique_ptr<BlockSource>> host;
   for (uint32_t bucket = begin; bucket < end; ++bucket) host.push_back(host_->Blocks(bucket, bucket + 1, options));
   return std::make_unique<DeviceCutSource>(group_, *this, begin, end, options, std::move(host));
@@ -195,6 +198,7 @@ std::deque<std::string> DeviceGroup::ReadChanges(uint64_t since, uint32_t begin,
   uint64_t epoch = 0;
   {
     MutexLock lock(mutex_);
+    FinishEviction();
     Begin();
     // Removals first: an id that is inserted again afterwards is among the rows.
     for (uint32_t bucket = begin; bucket < end; ++bucket) {
@@ -215,7 +219,6 @@ std::deque<std::string> DeviceGroup::ReadCut(const Cut& cut, uint32_t begin, uin
   {
     MutexLock lock(mutex_);
     Begin();
-    for (const auto& source : host) by_bucket.push_back(AllOf(*source));
     const uint32_t first = options.since ? host_.FirstRowEpochAfter(*options.since) : 0;
     const uint32_t last = host_.row_epochs().cut_epoch;
     for (uint32_t table = 0; table < tables_.size(); ++table) {
@@ -226,6 +229,7 @@ std::deque<std::string> DeviceGroup::ReadCut(const Cut& cut, uint32_t begin, uin
     }
     images_.MarkRead(begin, end);
     Wait();
+    for (const auto& source : host) by_bucket.push_back(AllOf(*source));  // last: it can be read once
   }
   return WriteAllBlocks(copied, begin, options.state, cut.epoch(), std::move(by_bucket));
 }

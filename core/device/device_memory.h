@@ -49,24 +49,29 @@ class Scratch {
  public:
   explicit Scratch(Launcher& launcher) : launcher_(launcher) {}
 
-  // Begins a call: what was taken before is free.
+  // Begins a call: what was taken before is free. Allocates nothing: memory that was reserved stays.
   void Reset() {
-    if (blocks_.size() > 1) {  // the last call did not fit: one block for all of it
-      size_t bytes = 0;
-      for (const DeviceArray<std::byte>& block : blocks_) bytes += block.size();
-      blocks_.clear();
-      blocks_.emplace_back(launcher_, bytes);
+    if (blocks_.size() > 1) {  // the last call did not fit: the next block is for all of it
+      for (const DeviceArray<std::byte>& block : blocks_) next_bytes_ += block.size();
+      next_bytes_ -= blocks_.back().size();
+      blocks_.erase(blocks_.begin(), blocks_.end() - 1);
     }
+    used_ = 0;
+  }
+
+  // Allocates what is missing, so that this call can take pieces of this many bytes in total without an error; each
+  // piece counts up to a multiple of kBoundary.
+  void Reserve(size_t bytes) {
+    if (!blocks_.empty() && used_ + bytes <= blocks_.back().size()) return;
+    const size_t wanted = std::max({bytes, kLeastBytes, std::exchange(next_bytes_, 0)});
+    blocks_.emplace_back(launcher_, wanted);
     used_ = 0;
   }
 
   template <typename T>
   T* Take(size_t count) {
     const size_t bytes = (count * sizeof(T) + kBoundary - 1) / kBoundary * kBoundary;
-    if (blocks_.empty() || used_ + bytes > blocks_.back().size()) {
-      blocks_.emplace_back(launcher_, std::max(bytes, kLeastBytes));
-      used_ = 0;
-    }
+    Reserve(bytes);
     auto* piece = reinterpret_cast<T*>(blocks_.back().data() + used_);
     used_ += bytes;
     return piece;
@@ -80,13 +85,15 @@ class Scratch {
     return copy;
   }
 
- private:
   static constexpr size_t kBoundary = 256;
+
+ private:
   static constexpr size_t kLeastBytes = size_t{1} << 16;
 
   Launcher& launcher_;
   std::vector<DeviceArray<std::byte>> blocks_;  // the call takes from the last one
   size_t used_ = 0;                             // of it
+  size_t next_bytes_ = 0;                       // least size of the next block
 };
 
 }  // namespace monolith::device

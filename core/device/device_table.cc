@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 
@@ -36,14 +37,23 @@ std::byte* ChunkMemory::Take(size_t bytes) {
   bytes = RoundedUp(bytes);
   if (slabs_.empty() || used_ + bytes > slabs_.back().size()) {
     // As much again as there is, so that small tables take little and large ones few pieces.
-    const size_t wanted = std::clamp<size_t>(size_bytes_, bytes, std::max(bytes, most_bytes_));
-    slabs_.emplace_back(launcher_, wanted);
-    size_bytes_ += wanted;
+    slabs_.push_back(NewSlab(bytes, std::clamp<size_t>(size_bytes_, bytes, std::max(bytes, most_bytes_))));
+    size_bytes_ += slabs_.back().size();
     used_ = 0;
   }
   std::byte* piece = slabs_.back().data() + used_;
   used_ += bytes;
   return piece;
+}
+
+// As much as is wanted; only what is needed if there is not as much.
+DeviceArray<std::byte> ChunkMemory::NewSlab(size_t needed, size_t wanted) {
+  try {
+    return DeviceArray<std::byte>(launcher_, wanted);
+  } catch (const Error& error) {
+    if (error.code() != Code::kResourceExhausted || wanted == needed) throw;
+  }
+  return DeviceArray<std::byte>(launcher_, needed);
 }
 
 void ChunkMemory::Clear() {
@@ -61,12 +71,19 @@ DeviceTable::DeviceTable(Launcher& launcher, Stream stream, ChunkMemory& chunks,
                                            : static_cast<uint32_t>(std::bit_width(kChunkBytes / row_bytes | 15) - 1);
 }
 
-void DeviceTable::Create(TableCounters* device_counters) {
-  fill_counts_ = DeviceArray<uint32_t>(launcher_, 2);
+DeviceTable::EmptyIndex DeviceTable::NewIndex() const {
+  EmptyIndex index;
+  for (DeviceArray<uint64_t>& words : index.segments) words = DeviceArray<uint64_t>(launcher_, NumWordsOfEmpty());
+  index.fill_counts = DeviceArray<uint32_t>(launcher_, 2);
+  return index;
+}
+
+void DeviceTable::Create(EmptyIndex index, TableCounters* device_counters) {
+  segments_ = std::move(index.segments);
+  fill_counts_ = std::move(index.fill_counts);
   counters_ = {};
   for (uint32_t segment = 0; segment < kNumSegments; ++segment) {
     view_.segment_bits[segment] = static_cast<uint8_t>(sizes_.segment_bits);
-    segments_[segment] = DeviceArray<uint64_t>(launcher_, NumWords(segment));
     launcher_.Fill(reinterpret_cast<uint32_t*>(segments_[segment].data()), ~0u, 2 * NumWords(segment), stream_);
     view_.segments[segment] = segments_[segment].data();
     used_[segment] = 0;

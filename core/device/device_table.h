@@ -32,6 +32,8 @@ class ChunkMemory {
   uint64_t size_bytes() const { return size_bytes_; }
 
  private:
+  DeviceArray<std::byte> NewSlab(size_t needed, size_t wanted);
+
   Launcher& launcher_;
   const size_t most_bytes_;
   std::vector<DeviceArray<std::byte>> slabs_;  // chunks are taken from the last one
@@ -45,8 +47,14 @@ class DeviceTable {
   DeviceTable(Launcher& launcher, Stream stream, ChunkMemory& chunks, uint32_t payload_bytes, bool keeps_buckets,
               const TableSizes& sizes);
 
-  // Allocates the index of an empty table, whose counters the device has at this address.
-  void Create(TableCounters* device_counters);
+  // The memory of an empty table, and the table in it. Only the former can fail, and it changes nothing.
+  struct EmptyIndex {
+    std::array<DeviceArray<uint64_t>, kNumSegments> segments;
+    DeviceArray<uint32_t> fill_counts;
+  };
+  EmptyIndex NewIndex() const;
+  // Becomes an empty table, whose counters the device has at this address.
+  void Create(EmptyIndex index, TableCounters* device_counters);
   // Makes room for `more` new rows, and their words in the index. An error changes no row, and the call can be
   // repeated.
   void Reserve(uint32_t number, const Tables& tables, uint32_t more);
@@ -81,6 +89,7 @@ class DeviceTable {
   Fill CountSegment(uint32_t segment);
   void Rebuild(uint32_t number, const Tables& tables, uint32_t segment, uint32_t size_bits);
   uint64_t NumWords(uint32_t segment) const { return uint64_t{1} << view_.segment_bits[segment]; }
+  uint64_t NumWordsOfEmpty() const { return uint64_t{1} << sizes_.segment_bits; }
 
   Launcher& launcher_;
   const Stream stream_;

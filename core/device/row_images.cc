@@ -66,7 +66,8 @@ void RowImages::Grow(Pool& pool, uint32_t most) {
 }
 
 // The counts on the device are those of the calls before, and are read only if there might not be room.
-void RowImages::Reserve(std::span<const uint32_t> rows_of_tables) {
+void RowImages::MakeRoom(std::span<const uint32_t> rows_of_tables) {
+  if (!is_open_) return;
   const auto is_short = [&](size_t t) {
     return uint64_t{pools_[t].num_used} + rows_of_tables[t] > pools_[t].view.most;
   };
@@ -91,10 +92,8 @@ void RowImages::Reserve(std::span<const uint32_t> rows_of_tables) {
   are_views_changed_ = false;
 }
 
-void RowImages::Keep(Scratch& scratch, const Tables& tables, const RowList& changing,
-                     std::span<const uint32_t> rows_of_tables, const uint32_t* refused) {
+void RowImages::Keep(Scratch& scratch, const Tables& tables, const RowList& changing, const uint32_t* refused) {
   if (!is_open_ || changing.most == 0) return;
-  Reserve(rows_of_tables);
   auto* images = scratch.Take<uint32_t>(changing.most);
   const PickImages pick{tables, changing, refused, cut_epoch_, {device_read_buckets_.data()}, views_.data(), images};
   launcher_.Launch(pick.NumThreads(), pick, stream_);

@@ -27,9 +27,11 @@ class RowImages {
   // Images of rows in these buckets are no longer needed.
   void MarkRead(uint32_t begin, uint32_t end);
 
-  // Must precede every change of rows. `rows_of_tables` has, for each table, how many rows of it may be in the list.
-  void Keep(Scratch& scratch, const Tables& tables, const RowList& changing, std::span<const uint32_t> rows_of_tables,
-            const uint32_t* refused);
+  // Both must precede every change of rows, and between them nothing may fail: what was kept has to change.
+  // `rows_of_tables` has, for each table, how many of its rows may change at most.
+  void MakeRoom(std::span<const uint32_t> rows_of_tables);
+  // REQUIRES: there is room, and scratch memory for a number of each place of the list.
+  void Keep(Scratch& scratch, const Tables& tables, const RowList& changing, const uint32_t* refused);
   void ShiftEpochs(const EpochShift& shift);
 
   // The images of one table; its count of places in use is not above num_used().
@@ -45,7 +47,6 @@ class RowImages {
   };
 
   void Grow(Pool& pool, uint32_t most);
-  void Reserve(std::span<const uint32_t> rows_of_tables);
 
   Launcher& launcher_;
   const Stream stream_;
