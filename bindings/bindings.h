@@ -39,6 +39,8 @@ void BindDevice(nanobind::module_& m);
 void BindDeviceBlocks(nanobind::class_<device::DeviceGroup>& group);
 // Pooled lookups of many slots, and their gradients.
 void BindPooledSlots(nanobind::module_& m);
+// The same by the kernels of a device. Must follow both.
+void BindDevicePooling(nanobind::module_& m);
 // The cut, and iterators over row blocks.
 void BindCut(nanobind::module_& m);
 // Packing, unique and partition kernels over ids.

@@ -15,6 +15,7 @@ NB_MODULE(_core, m) {
   monolith::BindGroup(m);
   monolith::BindDevice(m);
   monolith::BindPooledSlots(m);
+  monolith::BindDevicePooling(m);
   monolith::BindSnapshot(m);
   monolith::BindExamples(m);
   monolith::BindInputLayout(m);

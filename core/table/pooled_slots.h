@@ -47,7 +47,8 @@ class PooledLayout {
   PooledLayout(std::vector<PooledSlot> slots, std::vector<int> dims, int64_t width);
 
   int64_t width() const { return width_; }
-  size_t num_slots() const { return slots_.size(); }
+  std::span<const PooledSlot> slots() const { return slots_; }
+  std::span<const int> dims() const { return dims_; }
 
   // Writes the outputs. Throws kInvalidArgument when sizes disagree. `splits` and `inverse` are the plan's; values [V],
   // outputs [examples * width].

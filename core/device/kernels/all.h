@@ -8,6 +8,7 @@
 #include "device/kernels/index.h"
 #include "device/kernels/learn.h"
 #include "device/kernels/plan.h"
+#include "device/kernels/pooling.h"
 #include "device/kernels/prefix_sums.h"
 #include "device/kernels/records.h"
 #include "device/kernels/rows.h"
@@ -44,6 +45,9 @@
   KERNEL(gather_rows_1, false, GatherRows<1>)                  \
   KERNEL(gather_rows_4, false, GatherRows<4>)                  \
   KERNEL(retrieve_rows, false, RetrieveRows)                   \
+  KERNEL(pool_slots_1, false, PoolSlots<1>)                    \
+  KERNEL(pool_slots_4, false, PoolSlots<4>)                    \
+  KERNEL(find_gradient_sources, false, FindGradientSources)    \
   KERNEL(sum_few_1, false, SumFew<1>)                          \
   KERNEL(sum_few_4, false, SumFew<4>)                          \
   KERNEL(sum_hot_1, true, SumHot<1>)                           \

@@ -1,5 +1,5 @@
-// Gradients of the distinct ids of a batch: those of all occurrences of an id, added in input order, in float32. The
-// bits are those of table/gradient_sums.h.
+// Gradients of the distinct ids of a batch: those of all occurrences of an id, added to zero in input order, in
+// float32. The bits are those of table/gradient_sums.h.
 //
 // Most ids occur a few times: lanes share an id and walk through its occurrences. An id that occurs often would keep
 // its lanes long after all others have ended, so that a block adds each of these. The additions of one float remain a
@@ -13,14 +13,35 @@
 
 namespace monolith::device {
 
+inline constexpr int64_t kNoGradient = -(int64_t{1} << 62);  // a source: zeros
+
+template <int kWidth>
+inline void AddPack(const Pack<kWidth>& given, Pack<kWidth>& sum) {
+  for (int i = 0; i < kWidth; ++i) sum.at[i] = sum.at[i] + given.at[i];
+}
+
 // The occurrences of the distinct ids, and where their gradients are.
 struct GradientSource {
   DistinctIds ids;
   ValueLayout layout;      // of the sums
   const int32_t* starts;   // [ids.count + 1]: of the occurrences of each id, as in a plan
-  const int64_t* sources;  // [occurrences], in plan order: the first float of each in `gradients`
+  const int64_t* sources;  // [occurrences], in plan order: the first float of each in `gradients`, or kNoGradient
+  const float* scales;     // [occurrences], in plan order: a factor of each; null: there are none
   const float* gradients;
+
+  float ScaleAt(int32_t occurrence) const { return scales == nullptr ? 1.0f : scales[occurrence]; }
+  // Some floats, from float `at` on, of a gradient.
+  template <int kWidth>
+  Pack<kWidth> Load(int64_t from, uint32_t at) const {
+    return from == kNoGradient ? Pack<kWidth>{} : LoadPack<kWidth>(gradients + from + at);
+  }
 };
+
+template <int kWidth>
+inline Pack<kWidth> Scaled(Pack<kWidth> pack, float scale) {
+  for (int i = 0; i < kWidth; ++i) pack.at[i] = pack.at[i] * scale;
+  return pack;
+}
 
 // Adds what occurs less than `least_hot` times.
 template <int kWidth>
@@ -40,7 +61,7 @@ struct SumFew {
     const uint32_t num_packs = source.layout.DimOf(source.ids.TableAt(place)) / kWidth;
     float* const to = sums + source.layout.OffsetAt(place);
     for (uint32_t pack = lane.number; pack < num_packs; pack += 1u << lane_bits) {
-      const Pack<kWidth> sum = Sum(source.gradients + kWidth * pack, begin, end);
+      const Pack<kWidth> sum = Sum(kWidth * pack, begin, end);
       StorePack(sum, to + kWidth * pack);
       for (int i = 0; i < kWidth; ++i) {
         if (!IsFinite(sum.at[i])) atomicExch(refused, 1u);
@@ -50,20 +71,20 @@ struct SumFew {
 
  private:
   // Four are read before the first of them is added: their latencies overlap.
-  Pack<kWidth> Sum(const float* gradients, int32_t begin, int32_t end) const {
+  Pack<kWidth> Sum(uint32_t at, int32_t begin, int32_t end) const {
     constexpr int kAhead = 4;
-    Pack<kWidth> sum = LoadPack<kWidth>(gradients + source.sources[begin]);
-    int32_t next = begin + 1;
+    Pack<kWidth> sum = {};
+    int32_t next = begin;
     for (; next + kAhead <= end; next += kAhead) {
       Pack<kWidth> given[kAhead];
-      for (int i = 0; i < kAhead; ++i) given[i] = LoadPack<kWidth>(gradients + source.sources[next + i]);
-      for (int i = 0; i < kAhead; ++i) Add(given[i], sum);
+      for (int i = 0; i < kAhead; ++i) given[i] = Given(next + i, at);
+      for (int i = 0; i < kAhead; ++i) AddPack(given[i], sum);
     }
-    for (; next < end; ++next) Add(LoadPack<kWidth>(gradients + source.sources[next]), sum);
+    for (; next < end; ++next) AddPack(Given(next, at), sum);
     return sum;
   }
-  static void Add(const Pack<kWidth>& given, Pack<kWidth>& sum) {
-    for (int i = 0; i < kWidth; ++i) sum.at[i] = sum.at[i] + given.at[i];
+  Pack<kWidth> Given(int32_t occurrence, uint32_t at) const {
+    return Scaled(source.Load<kWidth>(source.sources[occurrence], at), source.ScaleAt(occurrence));
   }
 };
 
@@ -94,8 +115,8 @@ struct SumHot {
       if (first >= dim) continue;
       const uint32_t floats = dim - first < kPieceFloats ? dim - first : kPieceFloats;
       const int32_t begin = source.starts[place], end = source.starts[place + 1];
-      AddPiece({begin, static_cast<uint32_t>(end - begin), floats, kTilePacks / (floats / kWidth),
-                source.gradients + first, sums + source.layout.OffsetAt(place) + first});
+      AddPiece({begin, static_cast<uint32_t>(end - begin), first, floats, kTilePacks / (floats / kWidth),
+                sums + source.layout.OffsetAt(place) + first});
     }
   }
 
@@ -103,9 +124,9 @@ struct SumHot {
   struct Piece {
     int32_t begin;   // of the occurrences
     uint32_t count;  // of them
+    uint32_t first;  // float of their gradients
     uint32_t floats;
     uint32_t rows_of_tile;
-    const float* gradients;
     float* sum;
 
     uint32_t packs() const { return floats / kWidth; }
@@ -123,6 +144,7 @@ struct SumHot {
     uint32_t row[kParts];     // of the tile; kNoPart for packs that it does not have
     uint32_t column[kParts];  // floats
     int64_t from[kParts];
+    float scale[kParts];
     Pack<kWidth> given[kParts];
   };
   static constexpr uint32_t kNoPart = 0xffffffffu;
@@ -171,17 +193,22 @@ struct SumHot {
     }
   }
   void LoadSources(const Piece& piece, int tile, Loader& loader) const {
-    const int64_t* const sources = source.sources + piece.begin + piece.RowsBefore(tile);
-    ForEachPart(piece, tile, loader,
-                [&](uint32_t part) { loader.from[part] = sources[loader.row[part]] + loader.column[part]; });
+    const int32_t first = piece.begin + static_cast<int32_t>(piece.RowsBefore(tile));
+    ForEachPart(piece, tile, loader, [&](uint32_t part) {
+      loader.from[part] = source.sources[first + static_cast<int32_t>(loader.row[part])];
+    });
   }
-  static void LoadGradients(const Piece& piece, int tile, Loader& loader) {
-    ForEachPart(piece, tile, loader,
-                [&](uint32_t part) { loader.given[part] = LoadPack<kWidth>(piece.gradients + loader.from[part]); });
+  void LoadGradients(const Piece& piece, int tile, Loader& loader) const {
+    const int32_t first = piece.begin + static_cast<int32_t>(piece.RowsBefore(tile));
+    ForEachPart(piece, tile, loader, [&](uint32_t part) {
+      loader.given[part] = source.Load<kWidth>(loader.from[part], piece.first + loader.column[part]);
+      loader.scale[part] = source.ScaleAt(first + static_cast<int32_t>(loader.row[part]));
+    });
   }
   static void StoreTile(const Piece& piece, int tile, const Loader& loader, Pack<kWidth>* to) {
-    ForEachPart(piece, tile, loader,
-                [&](uint32_t part) { to[loader.first + part * loader.stride] = loader.given[part]; });
+    ForEachPart(piece, tile, loader, [&](uint32_t part) {
+      to[loader.first + part * loader.stride] = Scaled(loader.given[part], loader.scale[part]);
+    });
   }
 
   // Adds this thread's float of each row of a tile.
@@ -190,7 +217,6 @@ struct SumHot {
     const uint32_t rows = piece.RowsOf(tile), floats = piece.floats;
     const float* const mine = reinterpret_cast<const float*>(packs) + threadIdx.x;
     uint32_t row = 0;
-    if (tile == 0) sum = mine[floats * row++];
     for (; row + kAhead <= rows; row += kAhead) {
       float given[kAhead];
       MONOLITH_UNROLL

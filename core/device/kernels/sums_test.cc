@@ -19,6 +19,7 @@ struct Batch {
   Shared<uint32_t> dims;
   Shared<int64_t> offsets, sources;
   Shared<float> gradients, expected;
+  Shared<float> scales;  // empty: there are none
 
   ValueLayout layout() const {
     const bool has_many = plan.num_tables > 1;
@@ -60,8 +61,12 @@ class SumKernelsTest : public LauncherTest {
       for (uint32_t i = 0; i < dim; ++i) {
         const auto begin = static_cast<size_t>(batch.plan.starts[u]),
                    end = static_cast<size_t>(batch.plan.starts[u + 1]);
-        float sum = batch.gradients[static_cast<size_t>(batch.sources[begin]) + i];
-        for (size_t k = begin + 1; k < end; ++k) sum += batch.gradients[static_cast<size_t>(batch.sources[k]) + i];
+        float sum = 0.0f;
+        for (size_t k = begin; k < end; ++k) {
+          const bool has_gradient = batch.sources[k] != kNoGradient;
+          const float given = has_gradient ? batch.gradients[static_cast<size_t>(batch.sources[k]) + i] : 0.0f;
+          sum += given * (batch.scales.empty() ? 1.0f : batch.scales[k]);
+        }
         batch.expected.push_back(sum);
       }
     }
@@ -71,7 +76,11 @@ class SumKernelsTest : public LauncherTest {
   Shared<float> Sum(const Batch& batch, uint32_t least_hot, uint32_t lane_bits, uint32_t* was_refused) {
     Shared<uint32_t> refused(1);
     const DistinctIds ids = batch.plan.ids();
-    const GradientSource source = {ids, batch.layout(), batch.plan.starts.data(), batch.sources.data(),
+    const GradientSource source = {ids,
+                                   batch.layout(),
+                                   batch.plan.starts.data(),
+                                   batch.sources.data(),
+                                   batch.scales.empty() ? nullptr : batch.scales.data(),
                                    batch.gradients.data()};
     const uint32_t most = *std::max_element(batch.dims.begin(), batch.dims.end());
     const uint32_t num_pieces = (most + SumHot<kWidth>::kPieceFloats - 1) / SumHot<kWidth>::kPieceFloats;
@@ -137,7 +146,7 @@ TEST_P(SumKernelsTest, AddWhateverTheNumberOfOccurrences) {
   }
 }
 
-TEST_P(SumKernelsTest, ASumOfNegativeZerosIsOne) {
+TEST_P(SumKernelsTest, ASumOfNegativeZerosIsZero) {
   Batch batch;
   batch.dims = {4};
   batch.plan = MakeDevicePlan(launcher(), std::vector<int64_t>{1, 2, 1, 2, 2, 2}, std::vector<int64_t>{0, 6}, {},
@@ -145,8 +154,21 @@ TEST_P(SumKernelsTest, ASumOfNegativeZerosIsOne) {
   batch.gradients.assign(4, -0.0f);
   batch.sources.assign(6, 0);
   AddPlainly(batch);
-  EXPECT_TRUE(std::signbit(batch.expected[0]));
+  EXPECT_FALSE(std::signbit(batch.expected[0]));
   ExpectSums<4>(batch, 3);
+}
+
+TEST_P(SumKernelsTest, GradientsHaveFactorsAndSomeOccurrencesNone) {
+  for (const uint32_t dim : {3, 8}) {
+    Batch batch = MakeBatch({dim}, 1500, kLeastHot);
+    for (size_t k = 0; k < batch.sources.size(); ++k) {
+      batch.scales.push_back(1.0f / static_cast<float>(k % 7 + 1));
+      if (k % 5 == 0) batch.sources[k] = kNoGradient;
+    }
+    AddPlainly(batch);
+    ExpectSums<1>(batch, kLeastHot);
+    if (dim % 4 == 0) ExpectSums<4>(batch, kLeastHot);
+  }
 }
 
 TEST_P(SumKernelsTest, SumsThatAreNotFiniteRefuseTheUpdate) {
