@@ -1,10 +1,11 @@
 """Measures tables in the memory of a GPU (`CudaStore`) next to torch's own operations and to `LocalStore`.
 
-    python benchmarks/gpu.py                      # some minutes on a machine with a CUDA device
+    python benchmarks/gpu.py                      # a minute or two on a machine with a CUDA device
     python benchmarks/gpu.py --rows 3000000       # smaller tables
 
-Calls that wait for nothing are timed by CUDA events, others by the wall; the figure is the median of the rounds, in
-which both sides take turns. torch's side has the row numbers ready, so it does not search.
+"GPU" lines are the time of all kernels and copies of a call, as torch's profiler reports it; "wall" lines are the time
+until the GPU is idle again. The figure is the median of the rounds, in which both sides take turns. torch's side has
+the row numbers ready, so it does not search.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from monolith.tables import BatchStamp, CudaStore, LocalStore, Segment, Store, TableConfig, Update, WorkerSession
 from monolith.tables.initializers import Zeros
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-DIM, BATCH, ROUNDS = 16, 1 << 20, 7
+BATCH, ROUNDS = 1 << 20, 7
 EXAMPLES, SLOTS, ZIPF = 65_536, 26, 1.05
 _MIX = -7046029254386353131
 
@@ -48,9 +50,9 @@ class Line(NamedTuple):
         )
 
 
-def configs() -> dict[str, TableConfig]:
-    """Returns one table of the dim that all lines share."""
-    return {"rows": TableConfig([Segment(DIM, initializer=Zeros(), optimizer=Adagrad(learning_rate=0.05))])}
+def configs(dim: int) -> dict[str, TableConfig]:
+    """Returns one table of rows of Adagrad."""
+    return {"rows": TableConfig([Segment(dim, initializer=Zeros(), optimizer=Adagrad(learning_rate=0.05))])}
 
 
 def ids_of(numbers: Tensor) -> Tensor:
@@ -76,12 +78,12 @@ class Trainer:
         self.seq += 1
 
 
-def fill(trainer: Trainer, rows: int) -> float:
+def fill(trainer: Trainer, rows: int, dim: int) -> float:
     """Inserts rows; returns the seconds of the longest call above the median."""
-    gradient, calls = torch.full((BATCH * DIM,), 0.01, device=device_of(trainer.store)), []
+    gradient, calls = torch.full((BATCH * dim,), 0.01, device=device_of(trainer.store)), []
     for begin in range(0, rows, BATCH):
         plan = trainer.plan(ids_of(torch.arange(begin, begin + BATCH)))
-        synchronize()
+        torch.cuda.synchronize()
         begun = time.perf_counter()
         trainer.step(plan, gradient)
         calls.append(time.perf_counter() - begun)
@@ -93,105 +95,111 @@ def device_of(store: Store) -> torch.device:
     return torch.device(store.traits.device)
 
 
-def synchronize() -> None:
-    """Waits for the GPU."""
+def gpu_seconds(call: Callable[[], object]) -> float:
+    """Returns the seconds that the GPU was busy with a call."""
     torch.cuda.synchronize()
-
-
-def timed(call: Callable[[], object], *, by_events: bool) -> float:
-    """Returns the seconds of one call on the GPU, or of the wall until the GPU is idle."""
-    synchronize()
-    if by_events:
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        begin.record()
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as profiler:
         call()
-        end.record()
-        synchronize()
-        return float(begin.elapsed_time(end)) / 1e3
+        torch.cuda.synchronize()
+    return float(sum(event.self_device_time_total for event in profiler.key_averages())) / 1e6
+
+
+def wall_seconds(call: Callable[[], object]) -> float:
+    """Returns the seconds of a call until the GPU is idle."""
+    torch.cuda.synchronize()
     begun = time.perf_counter()
     call()
-    synchronize()
+    torch.cuda.synchronize()
     return time.perf_counter() - begun
 
 
-def compared(ours: Callable[[], object], peers: Callable[[], object], *, by_events: bool) -> tuple[float, float]:
+def compared(
+    seconds: Callable[[Callable[[], object]], float], ours: Callable[[], object], peers: Callable[[], object]
+) -> tuple[float, float]:
     """Returns the medians of both calls, which take turns; the first round does not count."""
-    rounds = [(timed(ours, by_events=by_events), timed(peers, by_events=by_events)) for _ in range(ROUNDS + 1)][1:]
+    rounds = [(seconds(ours), seconds(peers)) for _ in range(ROUNDS + 1)][1:]
     return statistics.median(one for one, _ in rounds), statistics.median(other for _, other in rounds)
 
 
-def measure_rows(trainer: Trainer, rows: int) -> list[Line]:
-    """Reads and updates of 1M distinct ids, against torch by row numbers."""
+def measure_rows(trainer: Trainer, rows: int, dim: int) -> list[Line]:
+    """Reads, updates and insertions of 1M distinct ids, against torch by row numbers."""
     device = device_of(trainer.store)
     numbers = torch.randperm(rows)[:BATCH]
     on_device = numbers.to(device)
-    weights, state = torch.zeros(rows, DIM, device=device), torch.full((rows, DIM), 0.1, device=device)
-    gradient = torch.full((BATCH, DIM), 0.01, device=device)
+    weights, state = torch.zeros(rows, dim, device=device), torch.full((rows, dim), 0.1, device=device)
+    gradient = torch.full((BATCH, dim), 0.01, device=device)
     plan = trainer.plan(ids_of(numbers))
     read = compared(
+        gpu_seconds,
         lambda: trainer.store.read(plan, step=0).result(),  # type: ignore[arg-type]
         lambda: weights.index_select(0, on_device),
-        by_events=True,
     )
 
-    def update() -> None:
-        trainer.session.read(own := trainer.plan(ids_of(numbers)), after=trainer.seq, step=0, train=True)  # type: ignore[arg-type]
-        trainer.step(own, gradient.view(-1))
-
     def torch_update() -> None:
-        torch.unique(ids_of(numbers).to(device), return_inverse=True)
         weights.index_select(0, on_device)
         state.index_add_(0, on_device, gradient * gradient)
         weights.index_add_(0, on_device, -0.05 * gradient / state.index_select(0, on_device).sqrt())
 
-    whole = compared(update, torch_update, by_events=False)
+    updates = []
+    for _ in range(ROUNDS + 1):
+        own = trainer.plan(ids_of(numbers))
+
+        def update(own: object = own) -> None:
+            trainer.session.read(own, after=trainer.seq, step=0, train=True)  # type: ignore[arg-type]
+            trainer.step(own, gradient.view(-1))
+
+        updates.append((gpu_seconds(update), gpu_seconds(torch_update)))
+    whole = [statistics.median(side) for side in zip(*updates[1:], strict=True)]
+    fresh = trainer.plan(ids_of(torch.arange(rows, rows + BATCH)))
+    inserted = gpu_seconds(lambda: trainer.step(fresh, gradient.view(-1)))
+    at = f"dim {dim}, {rows:,} rows"
     return [
-        Line("read of 1M distinct ids", read[0], BATCH, "torch index_select, row numbers ready", read[1]),
-        Line(
-            "plan, read, apply of 1M distinct ids", whole[0], BATCH, "torch unique, index_select, index_add_", whole[1]
-        ),
+        Line(f"GPU: read of 1M distinct ids, {at}", read[0], BATCH, "index_select, row numbers ready", read[1]),
+        Line(f"GPU: read and apply of 1M, {at}", whole[0], BATCH, "index_select and Adagrad by index_add_", whole[1]),
+        Line(f"GPU: apply of 1M new ids, {at}", inserted, BATCH, "the update of known rows by torch", whole[1]),
     ]
 
 
-def zipf_batch(rows: int) -> Tensor:
-    """Returns the ids of a batch of 65,536 examples with 26 slots, each with ids of its own, few of them frequent."""
+def zipf_batch(rows: int, examples: int) -> Tensor:
+    """Returns the ids of a batch of examples with 26 slots, each with ids of its own, few of them frequent."""
     of_slot = rows // SLOTS
     cumulative = torch.arange(1, of_slot + 1, dtype=torch.float64).pow(-ZIPF).cumsum(0)
-    draws = torch.rand(SLOTS, EXAMPLES, dtype=torch.float64) * cumulative[-1]
+    draws = torch.rand(SLOTS, examples, dtype=torch.float64) * cumulative[-1]
     first = torch.arange(SLOTS)[:, None] * of_slot
     return ids_of((first + torch.searchsorted(cumulative, draws)).view(-1))
 
 
-def measure_steps(trainer: Trainer, local: Trainer, rows: int) -> list[Line]:
+def measure_steps(trainer: Trainer, local: Trainer, rows: int, examples: int) -> list[Line]:
     """A table step of a batch with frequent ids, against torch's `unique` and against `LocalStore`."""
-    ids = zipf_batch(min(rows, 30_000_000))
+    ids = zipf_batch(rows, examples)
     on_device = ids.cuda()
     plan = compared(
+        gpu_seconds,
         lambda: trainer.plan(on_device),
         lambda: torch.unique(on_device, return_inverse=True, return_counts=True),
-        by_events=False,
     )
 
-    def step(side: Trainer) -> None:
-        own = side.plan(ids)
+    def step(side: Trainer, batch: Tensor) -> None:
+        own = side.plan(batch)
         rows_read = side.session.read(own, after=side.seq, step=0, train=True).result()  # type: ignore[arg-type]
         side.step(own, torch.full_like(rows_read.values, 0.01))
 
-    whole = compared(lambda: step(trainer), lambda: step(local), by_events=False)
+    whole = compared(wall_seconds, lambda: step(trainer, on_device), lambda: step(local, ids))
+    batch = f"{examples:,} x {SLOTS} ids"
     return [
-        Line(f"plan of {EXAMPLES:,} x {SLOTS} ids", plan[0], len(ids), "torch.unique with inverse and counts", plan[1]),
-        Line(f"plan, read, apply of {EXAMPLES:,} x {SLOTS} ids", whole[0], len(ids), "LocalStore", whole[1]),
+        Line(f"GPU: plan of {batch}", plan[0], len(ids), "torch.unique with inverse and counts", plan[1]),
+        Line(f"wall: plan, read, apply of {batch}", whole[0], len(ids), "LocalStore, all cores", whole[1]),
     ]
 
 
-def measure_changes(trainer: Trainer, local: Trainer, rows: int) -> list[Line]:
+def measure_changes(trainer: Trainer, local: Trainer, rows: int, dim: int) -> list[Line]:
     """The cut of all rows, and the changes of a hundredth of them, against `LocalStore`."""
     readers = [side.store.open_reader("log") for side in (trainer, local)]
-    gradient = torch.full((rows // 100 * DIM,), 0.01)
+    gradient = torch.full((rows // 100 * dim,), 0.01)
     for side in (trainer, local):
         side.step(side.plan(ids_of(torch.randperm(rows)[: rows // 100])), gradient.to(device_of(side.store)))
     changed = compared(
-        lambda: readers[0].packed_changes(state=True), lambda: readers[1].packed_changes(state=True), by_events=False
+        wall_seconds, lambda: readers[0].packed_changes(state=True), lambda: readers[1].packed_changes(state=True)
     )
     for reader in readers:
         reader.close()
@@ -199,43 +207,51 @@ def measure_changes(trainer: Trainer, local: Trainer, rows: int) -> list[Line]:
     def cut(session: WorkerSession) -> None:
         session.cut().release()
 
-    cuts = compared(lambda: cut(trainer.session), lambda: cut(local.session), by_events=False)
+    cuts = compared(wall_seconds, lambda: cut(trainer.session), lambda: cut(local.session))
+    at = f"{rows:,} rows"
     return [
-        Line("changes of 1 % of the rows as blocks", changed[0], rows // 100, "LocalStore", changed[1]),
-        Line("opening a cut", cuts[0], rows, "LocalStore", cuts[1]),
+        Line(f"wall: changes of 1 % of {at} as blocks", changed[0], rows // 100, "LocalStore", changed[1]),
+        Line(f"wall: opening and releasing a cut of {at}", cuts[0], rows, "LocalStore", cuts[1]),
     ]
 
 
 def main() -> int:
     """Measures everything and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=30_000_000, help="rows of the table")
+    parser.add_argument("--rows", type=int, default=30_000_000, help="rows of the tables")
     parser.add_argument("--local-rows", type=int, default=3_000_000, help="rows of the tables that LocalStore has, too")
     args = parser.parse_args()
     if not torch.cuda.is_available():
         print(f"gpu.py: torch {torch.__version__} finds no GPU here; run it on a machine with CUDA", file=sys.stderr)
         return 2
     torch.manual_seed(0)
-    print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}, {args.rows:,} rows of dim {DIM}, Adagrad")
+    print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}, Adagrad")
     print("| what | time | items | peer | peer's time / ours |\n|---|---|---|---|---|")
-    large = Trainer(CudaStore(configs(), device="cuda"))
-    begun = time.perf_counter()
-    longest = fill(large, args.rows)
-    seconds = time.perf_counter() - begun
-    for line in measure_rows(large, args.rows):
-        print(line, flush=True)
-    table = large.store.stats().tables["rows"]
-    large.store.close()
-    small, local = Trainer(CudaStore(configs(), device="cuda")), Trainer(LocalStore(configs()))
+    filled = [measure_dim(args.rows, dim) for dim in (16, 64, 128)]
+    small, local = Trainer(CudaStore(configs(16), device="cuda")), Trainer(LocalStore(configs(16)))
     for side in (small, local):
-        fill(side, args.local_rows)
-    for line in [*measure_steps(small, local, args.local_rows), *measure_changes(small, local, args.local_rows)]:
+        fill(side, args.local_rows, 16)
+    lines = [line for examples in (EXAMPLES, 4_096) for line in measure_steps(small, local, args.local_rows, examples)]
+    for line in [*lines, *measure_changes(small, local, args.local_rows, 16)]:
         print(line, flush=True)
-    print(
-        f"filling: {args.rows / seconds / 1e6:.1f} M rows/s by the wall, longest call {1e3 * longest:.1f} ms above the"
-        f" median; {table['overhead_per_id']:.1f} bytes a row beyond weights and state"
-    )
+    print(*filled, sep="\n")
     return 0
+
+
+def measure_dim(rows: int, dim: int) -> str:
+    """Prints the lines of one dim; returns one about filling the table."""
+    large = Trainer(CudaStore(configs(dim), device="cuda"))
+    begun = time.perf_counter()
+    longest = fill(large, rows, dim)
+    rate = rows / (time.perf_counter() - begun)
+    overhead = large.store.stats().tables["rows"]["overhead_per_id"]
+    for line in measure_rows(large, rows, dim):
+        print(line, flush=True)
+    large.store.close()
+    return (
+        f"filling with {rows:,} rows of dim {dim}: {rate / 1e6:.1f} M rows/s by the wall, longest call"
+        f" {1e3 * longest:.1f} ms above the median; {overhead:.1f} bytes a row beyond weights and state"
+    )
 
 
 if __name__ == "__main__":

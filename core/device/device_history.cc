@@ -166,17 +166,23 @@ void DeviceGroup::CopyImages(uint32_t table, const RowSelection& selection, RowC
   CopyRecords(table, images, make_pack, copied);
 }
 
-// Blocks of the rows of one bucket, after those of the host group.
+// Blocks of the rows of one bucket, after those of the host group. Kernels list rows in any order; by their keys the
+// bytes are the same every time.
 void DeviceGroup::WriteBlocks(const RowCopy& copied, uint32_t bucket, bool state, uint64_t epoch,
                               std::vector<std::string>* blocks) const {
   for (const CopiedRows& rows : copied) {
     const Table& table = host_.table(static_cast<int>(rows.table));
     const size_t record_bytes = table.spec.row_bytes();
-    uint32_t next = rows.starts[bucket];
-    const uint32_t end = rows.starts[bucket + 1];
-    while (next != end) {
-      BlockWriter writer(table, bucket, state, epoch, std::min(end - next, BlockWriter::kRowsPerBlock), {});
-      for (; next != end && !writer.IsFull(); ++next) writer.Add(rows.records.data() + next * record_bytes);
+    std::vector<const std::byte*> records;
+    for (uint32_t i = rows.starts[bucket]; i < rows.starts[bucket + 1]; ++i) {
+      records.push_back(rows.records.data() + i * record_bytes);
+    }
+    std::sort(records.begin(), records.end(),
+              [](const std::byte* a, const std::byte* b) { return HeaderOf(a)->key < HeaderOf(b)->key; });
+    for (auto next = records.begin(); next != records.end();) {
+      const auto left = static_cast<uint32_t>(records.end() - next);
+      BlockWriter writer(table, bucket, state, epoch, std::min(left, BlockWriter::kRowsPerBlock), {});
+      for (; next != records.end() && !writer.IsFull(); ++next) writer.Add(*next);
       blocks->push_back(writer.Finish());
     }
   }

@@ -13,8 +13,8 @@ namespace {
 
 constexpr size_t kChunkBytes = size_t{1} << 20;
 constexpr size_t kBoundary = 256;
-constexpr double kHighestLoad = 0.75;    // of the segment that is built again last
-constexpr double kLowestLoad = 0.60;     // of the one that is built again first
+constexpr double kHighestLoad = 0.76;    // of the segment that is built again last
+constexpr double kLowestLoad = 0.68;     // of the one that is built again first
 constexpr double kLoadAfterBuild = 0.5;  // at most
 
 size_t RoundedUp(size_t bytes) { return (bytes + kBoundary - 1) / kBoundary * kBoundary; }
