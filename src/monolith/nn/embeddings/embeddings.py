@@ -42,7 +42,17 @@ from monolith.nn.embeddings.rows_optimizer import LearningRates, RowsOptimizer, 
 from monolith.nn.embeddings.saved_state import require_tables
 from monolith.nn.slot import Slot, require_rate
 from monolith.nn.table_defaults import current_table_defaults
-from monolith.tables import Adagrad, BatchStamp, RowOptimizer, Segment, SlidingHashFilter, TableConfig, Update
+from monolith.tables import (
+    Adagrad,
+    BatchStamp,
+    CudaStore,
+    KernelRows,
+    RowOptimizer,
+    Segment,
+    SlidingHashFilter,
+    TableConfig,
+    Update,
+)
 from monolith.tables.local import LocalStore
 
 if TYPE_CHECKING:
@@ -75,6 +85,9 @@ class Embeddings(RowsBySlot):
         learning_rate: Instead of that optimizer's own: a number, or a function of the global step.
         store: An engine (`LocalStore`: rows in this process) or a store that has these tables already; None: the
             runner's (`use_table_defaults`), else a `LocalStore`.
+        device: In place of `store`: where the rows are, ``"cuda"`` or ``"cuda:N"`` (a `CudaStore`: the memory of a GPU)
+            or ``"cpu"`` (a `LocalStore`). The module is made there, too; `to` moves its outputs, the rows stay. The
+            store of a runner (`use_table_defaults`), such as of servers, comes before it.
         seed: Of the first weights of rows, and of everything else that is drawn at random.
         nonfinite: What to do with a NaN or infinite gradient: reject the step, skip the row, or apply the gradient.
         admission: How occurrences are counted where a slot has a `min_count`; None: the runner's
@@ -103,6 +116,7 @@ class Embeddings(RowsBySlot):
         *,
         learning_rate: LearningRate | None = None,
         store: Store | StoreFactory | None = None,
+        device: torch.device | str | None = None,
         seed: int = 0,
         nonfinite: Literal["raise", "skip", "apply"] = "raise",
         admission: AdmissionFilter | None = None,
@@ -111,6 +125,8 @@ class Embeddings(RowsBySlot):
         evict_every_seconds: float | None = None,
     ) -> None:
         check_arguments(slots, optimizer, learning_rate)
+        if device is not None:
+            store = _store_on(device, store)
         merged = merge_slots(slots, optimizer=optimizer, learning_rate=learning_rate)
         merged.sort(key=lambda table: table.name)
         defaults = table_defaults(admission, seed=seed, nonfinite=nonfinite, evict_every_seconds=evict_every_seconds)
@@ -135,6 +151,8 @@ class Embeddings(RowsBySlot):
         # It holds nothing and is not saved: it moves with the model, and the outputs are on its device.
         self._place: Tensor
         self.register_buffer("_place", torch.empty(0), persistent=False)
+        if device is not None:
+            self.to(device)
 
     def learning_rates(self) -> dict[str, list[float]]:
         """Returns table -> the learning rate of each of its segments in the last step; before any, in step 0."""
@@ -206,7 +224,8 @@ class Embeddings(RowsBySlot):
             buckets=read.bucket_tensor,
         )
         times = _times_per_id(time, read.shape)
-        pooled = PooledBatch(self._layout, plan, read.shape)
+        rows = self.store if isinstance(self.store, KernelRows) else None
+        pooled = PooledBatch(self._layout, plan, read.shape, rows)
         return PlannedBatch(plan, read.shape, pooled, times, is_replayable=stamp is not None)
 
     def read_ahead(self, batch: PlannedBatch) -> None:
@@ -437,6 +456,22 @@ def table_defaults(
         evict_every_seconds=defaults.evict_every_seconds if evict_every_seconds is None else evict_every_seconds,
     )
     return config if defaults.initial_capacity is None else replace(config, initial_capacity=defaults.initial_capacity)
+
+
+def _store_on(device: torch.device | str, store: object) -> StoreFactory:
+    """Returns what makes a store with its rows on a device, unless the runner makes another one."""
+    if store is not None:
+        raise InvalidArgumentError(
+            f"Embeddings: device={str(device)!r} makes a store, but store={store!r} was given, too; leave one of them"
+            " out, or write store=functools.partial(CudaStore, device=...)"
+        )
+    chosen = torch.device(device)
+    if chosen.type not in {"cpu", "cuda"}:
+        raise InvalidArgumentError(f"Embeddings: device must be 'cuda', 'cuda:N' or 'cpu', got {str(device)!r}")
+    of_runner = current_table_defaults().store
+    if of_runner is not None:
+        return of_runner
+    return LocalStore if chosen.type == "cpu" else partial(CudaStore, device=chosen)
 
 
 def store_of(store: Store | StoreFactory | None, configs: Mapping[str, TableConfig]) -> Store:

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -24,9 +23,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from monolith import _core
-from monolith.data.prefetch import SideStreams
 from monolith.errors import InvalidArgumentError
 from monolith.nn.embeddings import torch_pooling as _torch_pooling
+from monolith.nn.embeddings.device_pooling import DeviceBatch, side_streams
 from monolith.tables import buckets_of_plan, ids_of_keys, new_rows
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from monolith.nn.embeddings.id_batch import BatchShape
     from monolith.nn.embeddings.merge import PlacedSlot
     from monolith.nn.embeddings.passes import BatchPass, PassHandle
-    from monolith.tables import Plan
+    from monolith.tables import KernelRows, Plan
 
 
 class RowGradients(NamedTuple):
@@ -65,6 +64,7 @@ class PooledLayout:
         self.dims = tuple(dims)
         self.slots_of_tables = [[place for place, slot in enumerate(slots) if slot.table == name] for name in tables]
         self._model_places = [self.model_slots.index(slot) for slot in slots]
+        self._dims_on: dict[torch.device, Tensor] = {}
         owners = [(slot.table, slot.number) for slot in slots]
         self.kernel = _core.PooledLayout(
             tables=[tables.index(slot.table) for slot in slots],
@@ -84,39 +84,49 @@ class PooledLayout:
             columns[place] = None if own is None else own.flatten(1)
         return columns
 
+    def dims_on(self, device: torch.device) -> Tensor:
+        """Returns int32 [T]: the dims of the tables' rows, on a device."""
+        if device not in self._dims_on:
+            self._dims_on[device] = torch.tensor(self.dims, dtype=torch.int32).to(device)
+        return self._dims_on[device]
+
     def in_flat_order(self, of_slots: Sequence[Tensor | None]) -> list[Tensor | None]:
         """Reorders a list from the order of the model to flat order."""
         return [of_slots[place] for place in self._model_places]
 
 
+_HostArrays: TypeAlias = "tuple[int, NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int32]]"
+
+
 class PooledBatch:
     """One batch of a layout: made once, used forward and backward."""
 
-    __slots__ = ("_arrays", "layout", "plan", "shape")
+    __slots__ = ("_arrays", "_on_device", "layout", "plan", "shape")
 
-    def __init__(self, layout: PooledLayout, plan: Plan, shape: BatchShape) -> None:
+    def __init__(self, layout: PooledLayout, plan: Plan, shape: BatchShape, rows: KernelRows | None = None) -> None:
+        """Takes the store of the rows if its device has kernels."""
         self.layout = layout
         self.plan = plan
         self.shape = shape
-        # Views of a tensor cost more than the kernel's call, so those of the core's plans are not made.
-        own = plan.core
-        splits, inverse = (plan.splits.numpy(), plan.inverse.numpy()) if own is None else (own.splits, own.inverse)
-        self._arrays = (shape.num_examples, shape.ids_per_example, shape.row_splits.reshape(-1), splits, inverse)
+        self._on_device = None if rows is None else DeviceBatch(layout, plan, shape, rows)
+        self._arrays: _HostArrays | None = None
 
     def pool(self, values: Tensor, *, pinned: bool = False) -> Tensor:
         """Returns the outputs of all slots, float32 [B, W], from the rows of the plan, float32 [V]; on their device.
 
         With `pinned` those of the host are in page-locked memory, from which a GPU copies without waiting.
         """
+        if self._on_device is not None:
+            return self._on_device.pool(values)
         if not values.is_cpu:
             return _torch_pooling.pool(self.layout, values, self.plan, self.shape)
         size = self.shape.num_examples, self.layout.width
         if pinned:
             outputs = torch.empty(size, pin_memory=True)
-            self.layout.kernel.pool(*self._arrays, values.numpy(), outputs.view(-1).numpy())
+            self.layout.kernel.pool(*self._host_arrays(), values.numpy(), outputs.view(-1).numpy())
             return outputs
         rows = new_rows(size)
-        self.layout.kernel.pool(*self._arrays, values.numpy(), rows.reshape(-1))
+        self.layout.kernel.pool(*self._host_arrays(), values.numpy(), rows.reshape(-1))
         return torch.from_numpy(rows)
 
     def sum_gradients(
@@ -127,29 +137,42 @@ class PooledBatch:
         The gradients of the buffer of all outputs [B, W] and of each slot's columns [B, width], in the order of the
         model, add up; None stands for zeros. The gradients of a row are added in a fixed order.
         """
+        if self._on_device is not None:
+            return RowGradients(self._on_device.sum_gradients(self._gradients(whole, columns)), is_finite=False)
         if device.type != "cpu":
             summed = _torch_pooling.sum_gradients(self.layout, whole, columns, self.plan, self.shape, device)
             return RowGradients(summed, is_finite=False)
         sums = new_rows((self.plan.num_values,))
         gradients = self._gradients(whole, columns)
+        arrays = (
+            _side_by_side(gradients)
+            if isinstance(gradients, Tensor)
+            else [None if gradient is None else _side_by_side(gradient) for gradient in gradients]
+        )
         # Without the core's plan the kernel groups the ids by itself.
-        is_finite = self.layout.kernel.sum_gradients(*self._arrays, gradients, sums, self.plan.core)
+        is_finite = self.layout.kernel.sum_gradients(*self._host_arrays(), arrays, sums, self.plan.core)
         return RowGradients(torch.from_numpy(sums), is_finite)
 
-    def _gradients(
-        self, whole: Tensor | None, columns: Sequence[Tensor | None]
-    ) -> NDArray[np.float32] | list[NDArray[np.float32] | None]:
+    def _host_arrays(self) -> _HostArrays:
+        """Returns what the core takes of shape and plan."""
+        if self._arrays is None:
+            shape, plan = self.shape, self.plan
+            # Views of a tensor cost more than the kernel's call, so those of the core's plans are not made.
+            own = plan.core
+            splits, inverse = (plan.splits.numpy(), plan.inverse.numpy()) if own is None else (own.splits, own.inverse)
+            self._arrays = (shape.num_examples, shape.ids_per_example, shape.row_splits.reshape(-1), splits, inverse)
+        return self._arrays
+
+    def _gradients(self, whole: Tensor | None, columns: Sequence[Tensor | None]) -> Tensor | list[Tensor | None]:
         """Returns [B, W] of all slots, or [B, width] of each, or None, in flat order."""
         if whole is None:
-            return [
-                None if gradient is None else _side_by_side(gradient) for gradient in self.layout.in_flat_order(columns)
-            ]
+            return self.layout.in_flat_order(columns)
         if any(part is not None for part in columns):
             whole = whole.detach().clone()
             for part, own in zip(whole.split_with_sizes(self.layout.widths, dim=1), columns, strict=True):
                 if own is not None:
                     part.add_(own)
-        return _side_by_side(whole)
+        return whole
 
 
 def _side_by_side(gradient: Tensor) -> NDArray[np.float32]:
@@ -254,17 +277,11 @@ def _moved(
     return to_memory_of(device, total)
 
 
-_of_thread = threading.local()
-
-
 def to_device(outputs: Tensor, device: torch.device) -> Tensor:
     """Returns the outputs on a device, for use on the current stream of the calling thread."""
     if device.type != "cuda":
         return outputs.to(device)
-    if not hasattr(_of_thread, "streams"):
-        _of_thread.streams = SideStreams()
-    streams: SideStreams = _of_thread.streams
-    return streams.stage([outputs], device).receive()[0]
+    return side_streams().stage([outputs], device).receive()[0]
 
 
 def to_memory_of(device: torch.device, gradients: Tensor) -> Tensor:
