@@ -15,6 +15,7 @@ from contracts.device_store import DEVICE, DeviceStore
 from contracts.pipe_store import PipeHost, PipeStore
 from contracts.rank_processes import rank_processes
 from hooks.server.certificates import make_certificate
+from monolith import _core
 from monolith.ps import PsCluster, PsStore
 from monolith.rpc.protos import parameter_server_pb2 as messages
 from monolith.tables import CudaStore, DeviceSizes, LocalStore, Segment, ServingRows, TableConfig
@@ -30,6 +31,12 @@ STORES: dict[str, StoreFactory] = {
     "local": LocalStore,
     "pipe": PipeStore,
     "cuda on the processor": partial(CudaStore, device="cpu", sizes=DeviceSizes(chunk_bits=4, segment_bits=2)),
+    "cuda on the processor, shuffled": lambda configs: CudaStore(
+        configs,
+        device="cpu",
+        sizes=DeviceSizes(chunk_bits=3, segment_bits=1),
+        launcher=_core.DeviceLauncher.on_cpu(shuffled=True),
+    ),
     "cuda": partial(CudaStore, device="cuda"),
     **dict.fromkeys(DEVICE, DeviceStore),
 }
