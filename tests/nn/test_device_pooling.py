@@ -49,12 +49,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 class Twins:
-    """Two modules that are given the same: rows in the core, and rows on a device."""
+    """Two modules that are given the same: rows in the core, and rows on a device, with kernels on the processor."""
 
-    def __init__(self, slots: Mapping[str, ml.Slot], **settings: Any) -> None:
+    def __init__(self, slots: Mapping[str, ml.Slot], *, gpu: bool = False, **settings: Any) -> None:
         settings = {"optimizer": ml.row_optimizers.Adagrad(learning_rate=0.5), "seed": 3, **settings}
         self.host = ml.Embeddings(slots, store=LocalStore, **settings)
-        self.device = ml.Embeddings(slots, store=OnProcessor, **settings)
+        on_device: dict[str, Any] = {"device": "cuda"} if gpu else {"store": OnProcessor}
+        self.device = ml.Embeddings(slots, **on_device, **settings)
         self.both = (self.host, self.device)
 
     def forward(self, batch: Mapping[str, Any]) -> list[ml.nn.EmbeddingOutputs]:
@@ -89,7 +90,7 @@ def content(emb: ml.Embeddings) -> dict[tuple[int, int, int], bytes]:
 
 
 def bits(values: Tensor) -> list[int]:
-    found: list[int] = values.detach().contiguous().view(torch.int32).reshape(-1).tolist()
+    found: list[int] = values.detach().cpu().contiguous().view(torch.int32).reshape(-1).tolist()
     return found
 
 
@@ -101,10 +102,10 @@ def backward(outputs: ml.nn.EmbeddingOutputs, seed: int, *, by_slot: bool) -> No
     draws = random(seed)
     if not by_slot:
         whole = outputs.concat()
-        torch.autograd.backward((whole * torch.randn(whole.shape, generator=draws)).sum())
+        torch.autograd.backward((whole * torch.randn(whole.shape, generator=draws).to(whole.device)).sum())
         return
     parts = [
-        (output * torch.randn(output.shape, generator=draws)).sum()
+        (output * torch.randn(output.shape, generator=draws).to(output.device)).sum()
         for place, output in enumerate(outputs.values())
         if place % 3 != 1  # some slots have no gradient
     ]
@@ -283,7 +284,43 @@ def test_copies_share_the_layout_and_have_kernels(calls: list[str]) -> None:
     assert calls == ["pool", "sum_gradients"]
 
 
-def test_only_stores_with_kernels_say_so() -> None:
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@NEEDS_GPU
+@pytest.mark.parametrize("by_slot", [False, True])
+@pytest.mark.parametrize("slots", [ALL_COMBINERS, EVERY_DIM], ids=["every combiner", "every dim"])
+def test_on_a_gpu_the_bits_are_the_same(slots: dict[str, ml.Slot], by_slot: bool, calls: list[str]) -> None:
+    twins = Twins(slots, gpu=True)
+    twins.train(batches_of(slots, num_examples=1000, count=3), by_slot=by_slot)
+    assert calls == ["pool", "sum_gradients"] * 3
+    assert twins.device(batches_of(slots)[0]).concat().is_cuda
+
+
+@NEEDS_GPU
+def test_an_id_that_occurs_in_every_example_on_a_gpu() -> None:
+    same = torch.full((65_536,), 7)
+    Twins({"a": ml.Slot(4), "b": ml.Slot(4, combiner="mean")}, gpu=True).train([{"a": same, "b": same}] * 2)
+
+
+@NEEDS_GPU
+def test_the_host_waits_for_nothing_between_plan_and_step() -> None:
+    twins = Twins(ALL_COMBINERS, gpu=True)
+    first, second, *_ = batches_of(ALL_COMBINERS)
+    twins.train([first])
+    planned, stream = twins.device.plan(second), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with torch.cuda.stream(stream):
+            torch.autograd.backward(twins.device(planned).concat().square().sum())
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.autograd.backward(twins.host(second).concat().square().sum())
+    twins.step()
+
+
+def test_only_stores_with_kernels_declare_them() -> None:
     configs = {"t": TableConfig([ml.Segment(2)])}
     assert isinstance(CudaStore(configs, device="cpu"), KernelRows)
     assert not isinstance(LocalStore(configs), KernelRows)
@@ -297,7 +334,7 @@ def test_a_device_makes_the_store() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there_is_refused() -> None:
+def test_a_missing_gpu_is_refused() -> None:
     with pytest.raises(ml.errors.UnavailableError, match="finds no GPU"):
         ml.Embeddings({"a": ml.Slot(2)}, device="cuda")
 
