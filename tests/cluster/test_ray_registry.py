@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from monolith.cluster.discovery import RayServiceDiscovery, ray_actor
 from monolith.cluster.discovery.ray_actor import RegistryActor
+from monolith.errors import UnavailableError
 from monolith.testing import FakeClock
 
 A, B = "192.168.0.1:1001", "192.168.0.2:1002"
@@ -86,3 +90,48 @@ def test_without_ray_the_error_names_the_package_to_install() -> None:
 def test_ray_is_not_imported_before_it_is_used() -> None:
     program = "import sys, monolith.cluster.discovery.ray_actor\nassert 'ray' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+class DiedError(Exception):
+    """As Ray's error for an actor that died."""
+
+
+class FakeRay:
+    """A cluster whose first actor has died, and whose second one, of the same name, answers."""
+
+    exceptions = SimpleNamespace(ActorDiedError=DiedError, RayError=DiedError)
+
+    def __init__(self, num_dead: int) -> None:
+        self.num_dead = num_dead
+        self.looked_up = 0
+
+    def is_initialized(self) -> bool:
+        return True
+
+    def get_actor(self, name: str, *, namespace: str) -> Any:
+        self.looked_up += 1
+        assert (name, namespace) == ("job", "monolith")
+        return SimpleNamespace(addresses=SimpleNamespace(remote=lambda: self.looked_up))
+
+    def get(self, number: int, *, timeout: float) -> Any:
+        assert timeout > 0
+        if number <= self.num_dead:
+            raise DiedError(f"actor {number} died")
+        return {"ps": {0: A}}
+
+
+@pytest.mark.parametrize(("num_dead", "looked_up"), [(0, 1), (1, 2)])
+def test_an_actor_that_another_process_has_started_again_is_found(
+    num_dead: int, looked_up: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = FakeRay(num_dead)
+    monkeypatch.setattr(ray_actor, "load_ray", lambda: ray)
+    discovery = RayServiceDiscovery("job", "monolith")
+    assert discovery.query_all() == {"ps": {0: A}}
+    assert ray.looked_up == looked_up
+
+
+def test_an_actor_that_no_process_starts_again_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_actor, "load_ray", lambda: FakeRay(9))
+    with pytest.raises(UnavailableError, match=r"cannot addresses: the actor 'job' .* does not answer: actor 2 died"):
+        RayServiceDiscovery("job", "monolith").query_all()

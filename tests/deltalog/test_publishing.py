@@ -6,6 +6,7 @@ import errno
 import math
 import os
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from failing_once import FailingOnce
 from monolith import _core
 from monolith.checkpoint import Saver, TrainState
 from monolith.deltalog import DENSE_PART, DeltaLog, GapError, rows_part
+from monolith.deltalog.follow import follower as follower_module
 from monolith.deltalog.publish import Trained, serving_schema
 from monolith.deltalog.publish.erasing import erase_from_checkpoint
 from monolith.deltalog.publish.log_position import POSITION_NAME, LogPosition
@@ -372,21 +374,29 @@ def test_an_increment_that_could_not_be_applied_is_applied_the_next_time(
     assert blocks(served) == blocks(store)
 
 
-def test_pause_holds_a_follower_and_resume_continues(tmp_path: Path) -> None:
+def test_pause_holds_a_follower_and_resume_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follower_module, "POLL_SECONDS", 0.01)
     store, served = trained_store(), serving_store()
     publisher = DeltaPublisher(store, str(tmp_path / "log"))
     with Follower(served, str(tmp_path / "log")) as follower:
-        follower.pause()
+
+        def wait_for_rows(count: int) -> None:
+            end = time.monotonic() + 60.0
+            while served.stats().rows < count:
+                assert time.monotonic() < end, "it did not follow"
+                time.sleep(0.005)
+
         follower.start()
         assign(store, {1: 1.0})
         publisher.publish()
-        assert follower.version == {}
+        wait_for_rows(1)
+        follower.pause()
+        assign(store, {2: 1.0})
+        publisher.publish()
+        time.sleep(0.2)
+        assert served.stats().rows == 1
         follower.resume()
-        for _ in range(3000):
-            if follower.version:
-                break
-            threading.Event().wait(0.02)
-        assert follower.version != {}
+        wait_for_rows(2)
     publisher.close()
 
 

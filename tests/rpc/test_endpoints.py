@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -124,6 +126,16 @@ def test_a_certificate_and_its_key_are_given_together(credentials: Any, given: s
     with pytest.raises(ValueError, match=r"^credentials: tls_certificate and tls_key are given together$"):
         credentials(**{given: "file.pem"}, **authorities)
     assert credentials(tls_certificate="file.pem", tls_key="key.pem", **authorities).tls_key == "key.pem"
+
+
+def test_connections_to_a_port_are_limited_and_those_to_a_unix_socket_are_not(tmp_path: Path) -> None:
+    for address, is_limited in (("127.0.0.1:0", True), (f"unix:{tmp_path}/socket", False)):
+        server = RpcServer([], ServerCredentials(), name="test server", num_threads=1)
+        server.listen(address)
+        server.start()
+        names = [thread.name for thread in threading.enumerate()]
+        server.close(0.0)
+        assert any(name.startswith("connections-") for name in names) is is_limited
 
 
 def test_a_port_that_is_taken_is_named() -> None:
