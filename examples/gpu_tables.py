@@ -97,7 +97,7 @@ def main() -> None:
     if device.type == "cpu":
         print("no GPU: the kernels of the tables run on the processor, which is slow and shows the results only")
     host = train(torch.device("cpu"), LocalStore)
-    there = train(device, partial(CudaStore, device=device))
+    there = train(device, partial(CudaStore, device=device))  # of a GPU: what Embeddings(slots, device="cuda") makes
     for place, outcome in (("main memory", host), (str(device), there)):
         print(f"tables in {place}: loss {outcome.loss:.4f}, {outcome.gain:.4f} below the click rate's,"
               f" {outcome.rows:,} rows")  # fmt: skip
