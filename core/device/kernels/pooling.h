@@ -108,20 +108,22 @@ struct PoolSlots {
   }
 
  private:
-  Pack<kWidth> Load(uint32_t position, uint32_t at) const {
-    return LoadPack<kWidth>(values + layout.OffsetAt(static_cast<uint32_t>(inverse[position])) + at);
+  const float* RowAt(uint32_t position) const {
+    return values + layout.OffsetAt(static_cast<uint32_t>(inverse[position]));
   }
-  // Four are read before the first of them is added: their latencies overlap.
+  // The addresses of four, then the four, are read before the first of them is added: their latencies overlap.
   Pack<kWidth> Sum(uint32_t begin, uint32_t end, uint32_t at) const {
     constexpr uint32_t kAhead = 4;
-    Pack<kWidth> sum = Load(begin, at);
+    Pack<kWidth> sum = LoadPack<kWidth>(RowAt(begin) + at);
     uint32_t next = begin + 1;
     for (; next + kAhead <= end; next += kAhead) {
+      uint32_t places[kAhead];
       Pack<kWidth> given[kAhead];
-      for (uint32_t i = 0; i < kAhead; ++i) given[i] = Load(next + i, at);
+      for (uint32_t i = 0; i < kAhead; ++i) places[i] = static_cast<uint32_t>(inverse[next + i]);
+      for (uint32_t i = 0; i < kAhead; ++i) given[i] = LoadPack<kWidth>(values + layout.OffsetAt(places[i]) + at);
       for (uint32_t i = 0; i < kAhead; ++i) AddPack(given[i], sum);
     }
-    for (; next < end; ++next) AddPack(Load(next, at), sum);
+    for (; next < end; ++next) AddPack(LoadPack<kWidth>(RowAt(next) + at), sum);
     return sum;
   }
 };

@@ -70,21 +70,24 @@ struct SumFew {
   }
 
  private:
-  // Four are read before the first of them is added: their latencies overlap.
+  // The addresses of four, then the four, are read before the first of them is added: their latencies overlap.
   Pack<kWidth> Sum(uint32_t at, int32_t begin, int32_t end) const {
     constexpr int kAhead = 4;
     Pack<kWidth> sum = {};
     int32_t next = begin;
     for (; next + kAhead <= end; next += kAhead) {
+      int64_t from[kAhead];
+      float scale[kAhead];
       Pack<kWidth> given[kAhead];
-      for (int i = 0; i < kAhead; ++i) given[i] = Given(next + i, at);
-      for (int i = 0; i < kAhead; ++i) AddPack(given[i], sum);
+      for (int i = 0; i < kAhead; ++i) from[i] = source.sources[next + i];
+      for (int i = 0; i < kAhead; ++i) scale[i] = source.ScaleAt(next + i);
+      for (int i = 0; i < kAhead; ++i) given[i] = source.Load<kWidth>(from[i], at);
+      for (int i = 0; i < kAhead; ++i) AddPack(Scaled(given[i], scale[i]), sum);
     }
-    for (; next < end; ++next) AddPack(Given(next, at), sum);
+    for (; next < end; ++next) {
+      AddPack(Scaled(source.Load<kWidth>(source.sources[next], at), source.ScaleAt(next)), sum);
+    }
     return sum;
-  }
-  Pack<kWidth> Given(int32_t occurrence, uint32_t at) const {
-    return Scaled(source.Load<kWidth>(source.sources[occurrence], at), source.ScaleAt(occurrence));
   }
 };
 
