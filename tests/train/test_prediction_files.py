@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -40,6 +41,15 @@ def trained(task: ExampleTask | None = None) -> Trainer:
     trainer = Trainer(ExampleTask() if task is None else task)
     trainer.train(steps=3)
     return trainer
+
+
+def test_a_row_group_has_65536_rows_or_more(tmp_path: Path) -> None:
+    file = prediction_files.ParquetPredictions(tmp_path / "p.parquet")
+    for size in (40_000, 25_535, 1, 65_536, 7):
+        file.write({"p": np.zeros(size, np.float32)})
+    file.close()
+    groups = pq.ParquetFile(tmp_path / "p.parquet").metadata
+    assert [groups.row_group(number).num_rows for number in range(groups.num_row_groups)] == [65_536, 65_536, 7]
 
 
 @pytest.mark.parametrize("name", FORMATS)

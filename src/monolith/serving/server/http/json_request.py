@@ -95,8 +95,9 @@ class JsonRequest(NamedTuple):
             require_examples(self.decoded[0].num_rows, self.max_examples)
             return {name: _bytes_of(name, column) for name, column in named.items()}
         specs = {name: _spec_of(name, signature) for name in named}
-        counts = [column.num_rows for name, column in named.items() if name in signature.inputs]
-        require_examples(max(counts, default=0), self.max_examples)
+        for name, column in named.items():
+            if name in signature.inputs:
+                require_examples(column.num_rows, self.max_examples)
         halves = {
             name: _half(name, column, specs[name]) for name, column in named.items() if name not in signature.inputs
         }
