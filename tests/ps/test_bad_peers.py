@@ -282,7 +282,7 @@ class TestSlowAndIdlePeers:
         wanted = 2 * 10_000 + 1000  # both ends are in this process
         allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
-        in_use = len(list(Path("/proc/self/fd").iterdir()))  # earlier tests of this process may have left servers running
+        in_use = len(list(Path("/proc/self/fd").iterdir()))  # servers of earlier tests may run
         count = (max(soft, allowed) - in_use - 1000) // 2
         before = resident_bytes()
         try:
