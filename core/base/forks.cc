@@ -33,12 +33,14 @@ struct ForkHandlers {
   static void LetGo(Visit&& visit) RELEASE(TheRegistry().mutex) {
     ForKind(AtRestInForks::Kind::kMemory, visit);
     ForKind(AtRestInForks::Kind::kCalls, visit);
+    ForKind(AtRestInForks::Kind::kOuterCalls, visit);
     TheRegistry().mutex.Unlock();
   }
 
   static void Before() ACQUIRE(TheRegistry().mutex) {
     TheRegistry().mutex.Lock();
-    for (const auto kind : {AtRestInForks::Kind::kCalls, AtRestInForks::Kind::kMemory}) {
+    using Kind = AtRestInForks::Kind;
+    for (const Kind kind : {Kind::kOuterCalls, Kind::kCalls, Kind::kMemory}) {
       ForKind(kind, [](AtRestInForks& member) { member.Rest(); });
     }
   }

@@ -12,8 +12,9 @@ namespace monolith {
 
 class AtRestInForks {
  public:
-  // Calls wait for each other and for memory, never the other way round, so they are stopped in this order.
-  enum class Kind { kCalls, kMemory };
+  // Calls wait for the calls that they make, and these for each other and for memory, never the other way round, so
+  // they are stopped in this order.
+  enum class Kind { kOuterCalls, kCalls, kMemory };
 
   AtRestInForks(const AtRestInForks&) = delete;
   AtRestInForks& operator=(const AtRestInForks&) = delete;

@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "base/forks.h"
 #include "base/mutex.h"
 #include "device/device_memory.h"
 #include "device/device_table.h"
@@ -146,6 +147,19 @@ class DeviceGroup {
     UpdateCounts counts;
   };
 
+  // Forks wait for the call in progress, and a child has the mutex for itself.
+  class ForkRest final : AtRestInForks {
+   public:
+    explicit ForkRest(Mutex& mutex) : AtRestInForks(Kind::kOuterCalls), mutex_(mutex) {}
+
+   private:
+    void Rest() override ACQUIRE(mutex_) { mutex_.Lock(); }
+    void GoOnInParent() override RELEASE(mutex_) { mutex_.Unlock(); }
+    void GoOnInChild() override RELEASE(mutex_) { mutex_.Unlock(); }
+
+    Mutex& mutex_;
+  };
+
   template <typename Kernel>
   void Launch(uint64_t num_threads, const Kernel& kernel) {
     launcher_->Launch(num_threads, kernel, config_.stream);
@@ -246,6 +260,7 @@ class DeviceGroup {
   const DeviceGroupConfig config_;
 
   Mutex mutex_;  // held while a call launches its kernels; before any lock of the host group
+  const ForkRest fork_rest_{mutex_};
   const SegmentRules rules_;
   const DeviceArray<uint32_t> dims_;  // of all tables
   uint32_t max_dim_ = 0;

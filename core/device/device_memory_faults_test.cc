@@ -126,15 +126,15 @@ void LearnALittle(Fixture& fixture) { fixture.Learn(3, 40); }
 std::vector<int64_t> KnownKeys(const Fixture& fixture, int table) { return fixture.twins.group->Ids(table); }
 
 TEST(DeviceMemoryFaultsTest, UpdateOfNewTables) {
-  FailEverywhere({}, [](Fixture&) {}, ApplyTo, 10);
+  FailEverywhere({}, [](Fixture&) {}, ApplyTo, 5);
 }
 
-TEST(DeviceMemoryFaultsTest, UpdateThatAsksAFilter) { FailEverywhere({.has_filter = true}, LearnALittle, ApplyTo, 10); }
+TEST(DeviceMemoryFaultsTest, UpdateThatAsksAFilter) { FailEverywhere({.has_filter = true}, LearnALittle, ApplyTo, 5); }
 
 TEST(DeviceMemoryFaultsTest, UpdateThatEvicts) {
   FailEverywhere(
       {.max_rows = 100, .expire_days = 1, .evict_every_seconds = 20000},
-      [](Fixture& fixture) { fixture.Learn(2, 400); }, ApplyTo, 10);
+      [](Fixture& fixture) { fixture.Learn(2, 400); }, ApplyTo, 5);
 }
 
 TEST(DeviceMemoryFaultsTest, UpdateWithAnOpenCut) {
@@ -156,7 +156,7 @@ TEST(DeviceMemoryFaultsTest, UpdateWithAnOpenCut) {
     };
     return calls;
   };
-  FailEverywhere({.max_rows = 100}, open, make, 10);
+  FailEverywhere({.max_rows = 100}, open, make, 5);
 }
 
 TEST(DeviceMemoryFaultsTest, Clear) {
@@ -167,7 +167,7 @@ TEST(DeviceMemoryFaultsTest, Clear) {
     });
   };
   FailEverywhere({}, LearnALittle, clear(0, kNumBuckets), 20);
-  FailEverywhere({}, [](Fixture& fixture) { fixture.Learn(2, 300); }, clear(5, 900), 3);
+  FailEverywhere({}, [](Fixture& fixture) { fixture.Learn(2, 300); }, clear(5, 900), 2);
 }
 
 TEST(DeviceMemoryFaultsTest, Evict) {
@@ -218,10 +218,10 @@ TEST(DeviceMemoryFaultsTest, CallsOnTheHost) {
   const auto touch = [](auto& group, const auto& keys, const auto&, const auto&) {
     return std::to_string(group.Touch(2, keys, {}));
   };
-  FailEverywhere({}, prepare, make(assign), 4);
-  FailEverywhere({.max_rows = 150}, prepare, make(assign), 4);
-  FailEverywhere({}, prepare, make(erase), 2);
-  FailEverywhere({}, prepare, make(touch), 2);
+  FailEverywhere({}, prepare, make(assign), 1);
+  FailEverywhere({.max_rows = 150}, prepare, make(assign), 1);
+  FailEverywhere({}, prepare, make(erase), 1);
+  FailEverywhere({}, prepare, make(touch), 1);
 }
 
 TEST(DeviceMemoryFaultsTest, Load) {
@@ -235,7 +235,7 @@ TEST(DeviceMemoryFaultsTest, Load) {
     return Calls{[&] { return std::to_string(fixture.twins.device.Load(views, 0, kNumBuckets).rows); },
                  [&] { return std::to_string(fixture.twins.group->Load(views, 0, kNumBuckets, {}).rows); }};
   };
-  FailEverywhere({}, [](Fixture& fixture) { fixture.Learn(2, 300); }, make, 10);
+  FailEverywhere({}, [](Fixture& fixture) { fixture.Learn(2, 300); }, make, 5);
 }
 
 // Reading fails as well, and goes on where it was.
