@@ -245,6 +245,54 @@ TEST_P(DeviceGroupTest, GradientsThatAreNotFiniteAreSkippedOrApplied) {
   RunPrograms({.nonfinite = NonFinite::kApply}, 51);
 }
 
+// A cut that was released, and is destroyed after the next one was opened, leaves that one alone.
+TEST_P(DeviceGroupTest, OneCutAfterAnother) {
+  RandomBatches batches(60, 100);
+  TwinGroups twins(Shared(), [] { return MakeThreeTables({}); }, kSmall);
+  const auto learn = [&] {
+    const TwinGroups::Batch batch = batches.NextBatch(60);
+    twins.Apply(batch, batches.NextFloats(static_cast<size_t>(twins.group->NumValues(twins.PlanOf(batch)))));
+  };
+  learn();
+  auto first = std::make_unique<TwinCuts>(twins);
+  first->ReadMore(100, {});
+  learn();
+  first->Release();
+  learn();
+  TwinCuts second(twins);
+  second.ReadMore(200, {});
+  first.reset();
+  learn();
+  while (second.ReadMore(300, {})) {
+  }
+  second.Release();
+  twins.ExpectSameContent("after both");
+}
+
+TEST_P(DeviceGroupTest, CutsRefuseTheSameReads) {
+  TwinGroups twins(Shared(), [] { return MakeThreeTables({}); }, kSmall);
+  const std::unique_ptr<Cut> expected = twins.group->OpenCut(), cut = twins.device.OpenCut();
+  const auto expect_same = [&](uint32_t begin, uint32_t end, const CutOptions& options) {
+    const auto blocks = [&](Cut& of) {
+      return ResultOf([&] {
+        of.Blocks(begin, end, options);
+        return std::string();
+      });
+    };
+    EXPECT_EQ(blocks(*cut), blocks(*expected)) << begin << " to " << end;
+  };
+  expect_same(3, 2, {});
+  expect_same(1000, 1025, {});
+  expect_same(1000, 1024, {});
+  expect_same(7, 7, {.since = 1000});
+  expect_same(900, 1001, {});
+  EXPECT_EQ(ResultOf([&] { return twins.device.OpenCut(), std::string(); }),
+            ResultOf([&] { return twins.group->OpenCut(), std::string(); }));
+  expected->Release();
+  cut->Release();
+  expect_same(5, 5, {});
+}
+
 INSTANTIATE_FOR_LAUNCHERS(DeviceGroupTest);
 
 }  // namespace

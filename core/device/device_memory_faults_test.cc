@@ -85,7 +85,7 @@ void FailEverywhere(const TablesOptions& options, const std::function<void(Fixtu
                     int least_failures) {
   int num_failures = 0;
   bool has_failed = true;
-  for (int64_t requests = 0; has_failed && !testing::Test::HasFailure(); requests += requests < 10 ? 1 : 3) {
+  for (int64_t requests = 0; has_failed && !testing::Test::HasFailure(); requests += requests < 8 ? 1 : 5) {
     SCOPED_TRACE("request " + std::to_string(requests));
     Fixture fixture(options);
     prepare(fixture);
@@ -166,7 +166,7 @@ TEST(DeviceMemoryFaultsTest, Clear) {
       return std::string();
     });
   };
-  FailEverywhere({}, LearnALittle, clear(0, kNumBuckets), 20);
+  FailEverywhere({}, LearnALittle, clear(0, kNumBuckets), 15);
   FailEverywhere({}, [](Fixture& fixture) { fixture.Learn(2, 300); }, clear(5, 900), 2);
 }
 
