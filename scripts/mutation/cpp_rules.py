@@ -31,8 +31,17 @@ _OPERATORS = {
 _OPERATOR = re.compile(r"(?<=[\w\])}]) (<=|>=|==|!=|&&|\|\||<<|>>|\+=|-=|[-<>+*/%&|]) (?=[\w(!~*&-])")
 _INTEGER = re.compile(r"(?<![\w.'])(\d+)(?=[uUlL]*\b)(?![\w.']*[.'x])")
 _FLOAT = re.compile(r"(?<![\w.'])(\d+\.\d*)(?=f?\b|f?[^\w.])")
-_WORD = re.compile(r"\b(true|false|std::min|std::max)\b")
-_OTHER_WORDS = {"true": "false", "false": "true", "std::min": "std::max", "std::max": "std::min"}
+_WORD = re.compile(r"\b(true|false|std::min|std::max|atomic(?:Add|Min|Max)(?=\())\b")
+_OTHER_WORDS = {
+    "true": "false",
+    "false": "true",
+    "std::min": "std::max",
+    "std::max": "std::min",
+    # In kernels: a store, whatever other threads have written.
+    "atomicAdd": "atomicExch",
+    "atomicMin": "atomicExch",
+    "atomicMax": "atomicExch",
+}
 _CONDITION = re.compile(r"\bif (?:constexpr )?\((?P<test>[^;{}]*?)\) (?:\{|return|continue|break|throw)")
 _CALL_STATEMENT = re.compile(r"(?<=[;{}])\s*(?P<call>[\w.>:\[\]-]+\([^;{}]*\);)")
 _NEGATION = re.compile(r"(?<![\w\])])(!)(?=[\w(])")

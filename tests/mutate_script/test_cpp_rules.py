@@ -26,6 +26,8 @@ def changes(text: str) -> list[str]:
         ("bool x = !y;", ["! -> (nothing)"]),
         ("if (x.empty()) return;", ["x.empty() -> !(x.empty())"]),
         ("void F() {\n  lock.Release();\n}", ["lock.Release(); -> ;"]),
+        ("void F() {\n  __syncthreads();\n}", ["__syncthreads(); -> ;"]),
+        ("x = atomicMin(word, place);", ["atomicMin -> atomicExch"]),
     ],
 )
 def test_every_rule_finds_its_faults(text: str, expected: list[str]) -> None:
