@@ -20,6 +20,7 @@ from kazoo.exceptions import (
 )
 from kazoo.protocol.states import KazooState
 
+from monolith.background import Backoff, PeriodicThread
 from monolith.clock import SystemClock
 from monolith.cluster.discovery.service_discovery import ServiceDiscovery, check_entry
 from monolith.cluster.discovery.zookeeper_client import MonolithKazooClient, require_zk_servers
@@ -211,11 +212,12 @@ class ZKServiceDiscovery(ServiceDiscovery):
         self._changed = threading.Condition()
         self._upkeep = Upkeep(period_seconds)
         self._own: dict[str, str] = {}
-        self._closed = False
         self._reading = threading.Lock()
         self._known: dict[str, str] = {}
         self._unread: set[str] = set()
-        self._thread = threading.Thread(target=self._run, name=f"zookeeper-upkeep-{job_name}", daemon=True)
+        self._thread = PeriodicThread(
+            self._keep_up, every=None, name=f"zookeeper-upkeep-{job_name}", backoff=Backoff(delay, delay)
+        )
         self._client.add_listener(self._on_state)
         try:
             self._client.start(timeout=START_TIMEOUT_SECONDS)
@@ -237,7 +239,7 @@ class ZKServiceDiscovery(ServiceDiscovery):
         with self._changed:
             self._own[path] = addr
             self._upkeep.registered(path, self._clock.monotonic())
-            self._changed.notify_all()
+        self._thread.wake()
         self._retry(self._refresh, f"read {self._path}")
 
     def deregister(self, name: str, index: int, addr: str) -> None:
@@ -269,12 +271,12 @@ class ZKServiceDiscovery(ServiceDiscovery):
     def close(self) -> None:
         """Ends the session, which drops the nodes of this process, and the thread."""
         with self._changed:
-            if self._closed:
+            if self._thread.closed.is_set():
                 return
-            self._closed = True
+            self._thread.closed.set()
             self._changed.notify_all()
         self._stop_client()
-        self._thread.join()
+        self._thread.close()
 
     def _node(self, name: str, index: int) -> str:
         return f"{self._path}/{name}.{index}"
@@ -349,7 +351,7 @@ class ZKServiceDiscovery(ServiceDiscovery):
             if event.path and event.path != self._path:
                 self._unread.add(event.path.rpartition("/")[2])
             self._upkeep.changed()
-            self._changed.notify_all()
+        self._thread.wake()
 
     def _on_state(self, state: str) -> None:
         """Handles a change of the connection. Called by kazoo's thread, which must not block."""
@@ -362,18 +364,23 @@ class ZKServiceDiscovery(ServiceDiscovery):
                 self._unread |= self._known.keys()
                 self._upkeep.connected()
             self._changed.notify_all()
+        self._thread.wake()
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                while not self._closed and not (chores := self._upkeep.take(self._clock.monotonic())):
-                    self._changed.wait(self._upkeep.seconds_until_due(self._clock.monotonic()))
-                if self._closed:
-                    return
-            for path in chores.announce:
-                self._repair(path)
+    def _keep_up(self) -> float | None:
+        """Does the work that is due; returns the seconds until the next."""
+        with self._changed:
+            chores = self._upkeep.take(self._clock.monotonic())
+        for path in chores.announce:
+            self._repair(path)
+        try:
             if chores.refresh:
-                self._refresh_or_try_later()
+                self._refresh()
+        except BaseException:
+            with self._changed:
+                self._upkeep.changed()
+            raise
+        with self._changed:
+            return self._upkeep.seconds_until_due(self._clock.monotonic())
 
     def _repair(self, path: str) -> None:
         with self._changed:
@@ -397,28 +404,18 @@ class ZKServiceDiscovery(ServiceDiscovery):
                 del self._own[path]
                 self._upkeep.removed(path)
 
-    def _refresh_or_try_later(self) -> None:
-        try:
-            self._refresh()
-        except Exception as err:  # noqa: BLE001 - as above: the mirror would never change again
-            _log.warning("zookeeper: cannot read %s: %r", self._path, err)
-            with self._changed:
-                if not self._closed and self._client.connected:
-                    self._changed.wait(self._delay)
-                self._upkeep.changed()
-
     def _retry(self, call: Callable[[], object], what: str) -> None:
-        for tries in range(1, self._max_tries + 1):
+        for tries, pause in enumerate(Backoff(self._delay, self._delay, tries=self._max_tries), 1):
             try:
                 # Without a connection kazoo would wait for one, however long that takes.
                 if not self._client.connected:
                     raise ConnectionLoss("no connection to the servers")  # as kazoo's own
                 call()
             except _WORTH_ANOTHER_TRY as err:
-                if tries == self._max_tries:
+                if pause is None:
                     raise UnavailableError(f"zookeeper: cannot {what}, tried {tries} times: {err!r}") from err
                 with self._changed:
-                    self._changed.wait_for(lambda: self._closed or self._client.connected, self._delay)
+                    self._changed.wait_for(lambda: self._thread.closed.is_set() or self._client.connected, pause)
             except KazooException as err:
                 raise UnavailableError(f"zookeeper: cannot {what}: {err!r}") from err
             else:
