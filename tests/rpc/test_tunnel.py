@@ -317,3 +317,26 @@ class TestFaults:
 def _say(raw: socket.socket, content: bytes) -> None:
     with suppress(OSError):
         raw.sendall(content)
+
+
+def test_a_tunnel_survives_a_connection_that_could_not_be_accepted(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    create, failures = socket.create_server, [OSError("no descriptor is left"), RuntimeError("a bug")]
+
+    class Failing(socket.socket):
+        def accept(self) -> tuple[socket.socket, Any]:
+            if failures:
+                raise failures.pop()
+            return super().accept()
+
+    def create_failing(*args: Any, **options: Any) -> socket.socket:
+        return Failing(fileno=create(*args, **options).detach())
+
+    monkeypatch.setattr(socket, "create_server", create_failing)
+    with ends() as both:
+        client = both.client()
+        assert echo(client, b"body") == b"body"
+        client.close()
+    assert "thread ps-tunnel failed" in caplog.text
+    assert "no descriptor is left" in caplog.text

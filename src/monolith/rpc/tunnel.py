@@ -22,6 +22,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
 from monolith import _core
+from monolith.background import END, Backoff, End, PeriodicThread
 from monolith.closing import Closing
 from monolith.errors import InvalidArgumentError, OpError
 from monolith.rpc.credentials import ServerCredentials, load_grpc
@@ -73,7 +74,7 @@ class Tunnel(Closing):
         self._listener = socket.create_server((_LOOPBACK, 0), backlog=max_connections)
         self.address: tuple[str, int] = (_LOOPBACK, self._listener.getsockname()[1])
         """Address for frame clients."""
-        self._acceptor = threading.Thread(target=self._accept, name="ps-tunnel", daemon=True)
+        self._acceptor = PeriodicThread(self._accept, every=0.0, name="ps-tunnel", backoff=Backoff(0.1, 1.0))
         self._acceptor.start()
 
     def close(self) -> None:
@@ -85,31 +86,30 @@ class Tunnel(Closing):
             links = dict(self._links)
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
-        self._acceptor.join()
+        self._acceptor.close()
         self._listener.close()
         for link in links:
             link.end()
         for thread in links.values():
             thread.join()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                connection = self._listener.accept()[0]
-            except OSError as error:
-                if self._closed:
-                    return
-                _log.warning("tunnel: a connection could not be taken: %s", error)
-                continue
-            link = _ClientLink(connection, self._grpc.RpcError)
-            thread = threading.Thread(target=self._carry, args=(link,), name="ps-tunnel-link", daemon=True)
-            with self._lock:
-                is_welcome = not self._closed and len(self._links) < self._max_connections
-                if is_welcome:
-                    self._links[link] = thread
-                    thread.start()
-            if not is_welcome:
-                link.close()
+    def _accept(self) -> End | None:
+        try:
+            connection = self._listener.accept()[0]
+        except OSError:
+            if self._closed:
+                return END
+            raise  # may pass, such as a lack of descriptors
+        link = _ClientLink(connection, self._grpc.RpcError)
+        thread = threading.Thread(target=self._carry, args=(link,), name="ps-tunnel-link", daemon=True)
+        with self._lock:
+            is_welcome = not self._closed and len(self._links) < self._max_connections
+            if is_welcome:
+                thread.start()
+                self._links[link] = thread
+        if not is_welcome:
+            link.close()
+        return None
 
     def _carry(self, link: _ClientLink) -> None:
         try:
