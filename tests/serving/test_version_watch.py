@@ -20,7 +20,7 @@ class Served:
         self.newest = 1
         self.now = 1
         self.away: str | None = None
-        self.errors: dict[int, Exception] = {}
+        self.errors: dict[int, BaseException] = {}
         self.tried: list[int] = []
         self.stays = False
         """Whether what is taken up is not served, although nothing is wrong."""
@@ -80,10 +80,15 @@ def test_a_version_whose_files_are_unavailable_is_retried(watch: Callable[..., W
 
 
 @pytest.mark.parametrize(
-    ("error", "told"), [(DataLossError("it is torn"), "it is torn"), (KeyError("user"), "KeyError: 'user'")]
+    ("error", "told"),
+    [
+        (DataLossError("it is torn"), "it is torn"),
+        (KeyError("user"), "KeyError: 'user'"),
+        (SystemExit(3), "SystemExit: 3"),
+    ],
 )
 def test_a_version_that_cannot_be_used_is_tried_once(
-    watch: Callable[..., Watched], error: Exception, told: str
+    watch: Callable[..., Watched], error: BaseException, told: str
 ) -> None:
     served, found = watch()
     served.errors[2] = error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from monolith.background import Backoff, PeriodicThread
@@ -19,8 +18,6 @@ POLL_SECONDS = 1.0
 """Interval of the polls for newer versions."""
 _LONGEST_PAUSE_SECONDS = 10.0
 """Maximum interval between two attempts to load a version whose files are unreachable: each may read much data."""
-_LOOK_SECONDS = 0.05
-"""Interval of the checks for `close` while a version is loaded."""
 TAKE_UP_SECONDS = 3600.0
 """Maximum time to load one version; one that takes longer is rejected, and newer ones are tried."""
 CLOSE_SECONDS = 10.0
@@ -84,6 +81,9 @@ class VersionWatch(Generic[Version]):
 
         Waits up to `CLOSE_SECONDS` for a version that is being loaded, then abandons it. Idempotent.
         """
+        self.stopped.set()
+        if (attempt := self._attempt) is not None:
+            attempt.woken.set()
         if not self._thread.close(CLOSE_SECONDS):
             _log.warning(
                 "%s: abandoned a version that was still loading %g s after the watch was closed",
@@ -154,7 +154,7 @@ class VersionWatch(Generic[Version]):
         except UnavailableError:
             self._pause_seconds = self._backoff.next()
             raise
-        except Exception as error:  # noqa: BLE001 - a task may raise anything; serving continues
+        except BaseException as error:  # noqa: BLE001 - a task may raise anything; serving continues
             reason = error.message if isinstance(error, OpError) else f"{type(error).__name__}: {error}"
             _log.error("%s: version %s is not served, what was served before is: %s", self._subject, version, reason)
             self.refuse(version, reason)
@@ -164,17 +164,13 @@ class VersionWatch(Generic[Version]):
         attempt = _Attempt(lambda: self._activate(version), f"monolith-take-up-{self._subject}")
         self._attempt = attempt
         attempt.thread.start()
-        end = time.monotonic() + TAKE_UP_SECONDS
-        while not attempt.ended.wait(_LOOK_SECONDS):
-            if self.stopped.is_set():  # `close` waits for this thread, with a limit
-                attempt.ended.wait(CLOSE_SECONDS)
-                break
-            if time.monotonic() > end:
-                break
+        attempt.woken.wait(0.0 if self.stopped.is_set() else TAKE_UP_SECONDS)
+        if self.stopped.is_set():  # `close` waits for this thread, with a limit
+            attempt.thread.join(CLOSE_SECONDS)
         self._attempt = None
         if attempt.error is not None:
             raise attempt.error
-        if not attempt.ended.is_set() and not self.stopped.is_set():
+        if not attempt.woken.is_set() and not self.stopped.is_set():
             raise DeadlineExceededError(
                 f"it could not be read and tried within {TAKE_UP_SECONDS:g} s; check its storage"
             )
@@ -184,14 +180,15 @@ class _Attempt:
     """A call in a daemon thread."""
 
     def __init__(self, call: Callable[[], None], name: str) -> None:
-        self.ended = threading.Event()
-        self.error: Exception | None = None
+        self.woken = threading.Event()
+        """Set when the call has ended, and by `VersionWatch.close`."""
+        self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._run, args=(call,), name=name, daemon=True)
 
     def _run(self, call: Callable[[], None]) -> None:
         try:
             call()
-        except Exception as error:  # noqa: BLE001 - raised again by the waiting thread
+        except BaseException as error:  # noqa: BLE001 - raised again by the waiting thread
             self.error = error
         finally:
-            self.ended.set()
+            self.woken.set()
