@@ -271,9 +271,10 @@ class TaskSession:
                         done.set_result(session.run(batch).predictions)
                     except BaseException as error:  # noqa: BLE001 - raised by `predict`
                         done.set_exception(error)
-        except BaseException as error:  # noqa: BLE001 - raised by the constructor
-            if not opened.done():
-                opened.set_exception(error)
+        except BaseException as error:  # raised by the constructor
+            if opened.done():
+                raise
+            opened.set_exception(error)
 
 
 def _signatures(session: Session) -> dict[str, Signature]:

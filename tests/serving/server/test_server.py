@@ -136,6 +136,23 @@ def test_a_call_of_a_model_computes_on_one_thread_and_others_keep_theirs(
         torch.set_num_threads(before)
 
 
+def test_a_model_thread_survives_an_error_of_its_own(
+    start: Callable[..., ModelServer], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = start(queue=RequestQueueConfig(threads=1))
+    threads = server.core.threads
+    answer = threads._answer
+
+    def answer_and_fail(jobs: Any) -> bool:
+        answer(jobs)
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(threads, "_answer", answer_and_fail)
+    assert [ask(server, body=ONE).status for _ in range(2)] == [200, 200]
+    wait_for(lambda: str(threads._threads[0].last_error) == "a bug")
+    assert "thread model-0 failed" in caplog.text
+
+
 def test_a_wrong_request_spoils_none_that_is_answered_with_it(
     start: Callable[..., ModelServer], model: SmallModel
 ) -> None:

@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import field
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
+from monolith.background import END, End, PeriodicThread
 from monolith.clock import Clock, SystemClock
 from monolith.config import Config, config, require_positive
 from monolith.observe import MetricClient
@@ -96,7 +97,7 @@ class RequestLog:
         self._warned_at: dict[str, float] = {}
         self._warned_lock = threading.Lock()
         self._sink = self._open_sink()
-        self._thread = threading.Thread(target=self._run, name="request-log", daemon=True)
+        self._thread = PeriodicThread(self._write_waiting, every=0.0, name="request-log")
         self._thread.start()
 
     def answered(self, request: AnsweredRequest) -> None:
@@ -131,15 +132,15 @@ class RequestLog:
             clock=self._clock,
         )
 
-    def _run(self) -> None:
-        while (taken := self._waiting.take(_IDLE_SECONDS)) is not None:
-            for waiting in taken:
-                self._write(waiting)
-            try:
-                self._sink.flush()
-            except Exception as error:  # noqa: BLE001 - the thread must outlive any error
-                self._lose(0, "not_written", str(error))
-        self._sink.close(_CLOSE_SECONDS)
+    def _write_waiting(self) -> End | None:
+        taken = self._waiting.take(_IDLE_SECONDS)
+        for waiting in taken or ():
+            self._write(waiting)
+        try:
+            self._sink.flush() if taken is not None else self._sink.close(_CLOSE_SECONDS)
+        except Exception as error:  # noqa: BLE001 - as `_write`: it is reported once, not at each flush
+            self._lose(0, "not_written", str(error))
+        return END if taken is None else None
 
     def _write(self, waiting: _Waiting) -> None:
         request = waiting.request

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from monolith.background import END, End, PeriodicThread
 from monolith.clock import FOREVER_SECONDS, Clock, SystemClock
 from monolith.errors import DeadlineExceededError, InternalError, InvalidArgumentError, OpError, UnavailableError
 from monolith.serving.request import Column, TypedColumns, length_of
@@ -55,7 +56,7 @@ class ModelThreads:
         self._changed = threading.Condition()
         self._is_ending = False
         self._threads = [
-            threading.Thread(target=self._work, name=f"model-{number}", daemon=True) for number in range(rules.threads)
+            PeriodicThread(self._work, every=0.0, name=f"model-{number}") for number in range(rules.threads)
         ]
         for thread in self._threads:
             thread.start()
@@ -111,7 +112,7 @@ class ModelThreads:
             self._queue.is_draining = self._is_ending = True
             self._changed.notify_all()
         for thread in self._threads:
-            thread.join(1.0)
+            thread.close(1.0)
         while True:
             with self._changed:
                 taken = self._queue.take(self._clock.monotonic())
@@ -120,7 +121,7 @@ class ModelThreads:
             for ticket in [*taken.batch, *taken.expired]:
                 ticket.work.done(UnavailableError("the server ended before this request was answered"))
 
-    def _work(self) -> None:
+    def _work(self) -> End:
         torch.set_num_threads(1)  # of this thread: other cores run other calls
         while (begun := self._next()) is not None:
             call, batch = begun
@@ -132,6 +133,7 @@ class ModelThreads:
                     self._queue.done(call, batch, self._clock.monotonic(), counts=counts)
                     if self._queue.is_draining:
                         self._changed.notify_all()
+        return END
 
     def _next(self) -> tuple[int, list[Ticket]] | None:
         """Starts the next call; returns its number and its requests, or None at the end."""
