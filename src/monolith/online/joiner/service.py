@@ -82,7 +82,7 @@ class Joiner:
         total = self._num_partitions()
         share = -(-total // self.config.num_joiners)
         try:
-            while not self._stopped.is_set() and self._failure is None:
+            while not self._stopped.is_set():
                 self._take_partitions(total, share)
                 tell(self)
                 if self.config.stop_at_end and len(self._ended) == min(share, total):
@@ -142,12 +142,13 @@ class Joiner:
                 partition.close()
         except BaseException as error:  # noqa: BLE001 - it is raised by `run`
             self._failure = self._failure or error
+            self._stopped.set()
         finally:
             lock.release()
 
     def _follow(self, number: int, partition: JoinPartition) -> None:
         emitted = 0.0
-        while not self._stopped.is_set() and self._failure is None:
+        while not self._stopped.is_set():
             came = partition.step()
             self._note(number, partition)
             if self._clock.monotonic() - emitted >= _SECONDS_BETWEEN_METRICS:
