@@ -93,10 +93,12 @@ void BindPlans(nb::module_& m, nb::class_<Launcher>& launcher) {
   nb::class_<PlanInput>(m, "PlanSource")
       .def(
           "__init__",
-          [](PlanInput* self, Address keys, uint32_t num_ids, Address table_splits, uint32_t num_tables) {
-            new (self) PlanInput{num_ids, num_tables, At<int64_t>(keys), nullptr, At<int64_t>(table_splits)};
+          [](PlanInput* self, Address keys, Address buckets, uint32_t num_ids, Address table_splits,
+             uint32_t num_tables) {
+            new (self)
+                PlanInput{num_ids, num_tables, At<int64_t>(keys), At<uint16_t>(buckets), At<int64_t>(table_splits)};
           },
-          "keys"_a, "num_ids"_a, "table_splits"_a, "num_tables"_a);
+          "keys"_a, "buckets"_a, "num_ids"_a, "table_splits"_a, "num_tables"_a);
   const nb::call_guard<nb::gil_scoped_release> released;
   launcher
       .def("find_firsts", &FindFirstsOf, released, "source"_a, "slots"_a, "slot_bits"_a, "firsts"_a, "is_first"_a,
@@ -155,14 +157,14 @@ void BindBatches(nb::class_<DeviceGroup>& group) {
       .def(
           "apply",
           [](DeviceGroup& self, const DevicePlan& plan, Address gradients, Address latest,
-             const In<float>& learning_rates, int64_t step, const In<int64_t>& times, float scale,
+             const In<float>& learning_rates, int64_t step, const In<int64_t>& times, float scale, bool known_finite,
              const std::vector<Push>& pushes) {
             const DeviceUpdate update{
-                At<float>(gradients), At<float>(latest), Span(learning_rates), step, Span(times), scale};
+                At<float>(gradients), At<float>(latest), Span(learning_rates), step, Span(times), scale, known_finite};
             return WithoutGil([&] { return self.Apply(plan, update, pushes); });
           },
           "plan"_a, "gradients"_a, "latest"_a, "learning_rates"_a.noconvert(), "step"_a, "times"_a.noconvert(),
-          "scale"_a, "pushes"_a);
+          "scale"_a, "known_finite"_a, "pushes"_a);
 }
 
 void BindWrites(nb::class_<DeviceGroup>& group) {

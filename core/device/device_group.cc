@@ -230,6 +230,7 @@ Applied DeviceGroup::Learn(const DevicePlan& plan, const DeviceUpdate& update) {
 }
 
 const float* DeviceGroup::Check(const Batch& batch, const DeviceUpdate& update, int32_t* is_missing, Outcome* outcome) {
+  if (update.known_finite && update.scale == 1.0f) return update.gradients;
   const uint32_t lane_bits = rules_.lane_bits();
   float* scaled = update.scale == 1.0f ? nullptr : scratch_.Take<float>(batch.num_values);
   Launch(uint64_t{batch.plan.ids.count} << lane_bits,

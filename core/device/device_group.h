@@ -68,6 +68,7 @@ struct DeviceUpdate {
   int64_t step = 0;
   std::span<const int64_t> times;  // one, or one for each input position
   float scale = 1.0f;
+  bool known_finite = false;  // the caller checked that the gradients are
 };
 
 class DeviceGroup {
@@ -112,7 +113,6 @@ class DeviceGroup {
   friend class DeviceChangeSource;
   friend class DeviceCut;
   friend class DeviceCutSource;
-  friend class PiecewiseSource;
 
   // A plan as the kernels of this group take it.
   struct Batch {
@@ -252,7 +252,8 @@ class DeviceGroup {
   std::deque<std::string> ReadChanges(uint64_t since, uint32_t begin, uint32_t end, bool state);
   std::deque<std::string> ReadCut(const Cut& cut, uint32_t begin, uint32_t end, const CutOptions& options,
                                   std::span<const std::unique_ptr<BlockSource>> host);
-  uint32_t BucketsAtATime();
+  std::vector<uint64_t> BytesOfChanges(uint64_t since, uint32_t begin, uint32_t end);
+  std::vector<uint32_t> CountRows(uint32_t table, const RowSelection& selection) REQUIRES(mutex_);
   void CloseCut(Cut& host);
 
   Group& host_;

@@ -12,7 +12,6 @@ namespace monolith::device {
 namespace {
 
 constexpr uint64_t kBytesAtATime = uint64_t{256} << 20;  // of the rows of buckets that are read together
-constexpr uint32_t kMostBuckets = 64;
 
 std::vector<std::string> AllOf(BlockSource& source) {
   std::vector<std::string> blocks;
@@ -25,13 +24,22 @@ std::vector<std::string> AllOf(BlockSource& source) {
 bool PiecewiseSource::Next(std::string* block) {
   while (blocks_.empty()) {
     if (bucket_ == end_) return false;
-    const uint32_t end = std::min(end_, bucket_ + group_.BucketsAtATime());
+    const uint32_t end = NextEnd();
     blocks_ = ReadBuckets(bucket_, end);
     bucket_ = end;
   }
   *block = std::move(blocks_.front());
   blocks_.pop_front();
   return true;
+}
+
+uint32_t PiecewiseSource::NextEnd() const {
+  uint64_t bytes = 0;
+  for (uint32_t bucket = bucket_; bucket < end_; ++bucket) {
+    bytes += bytes_[bucket - first_];
+    if (bytes > kBytesAtATime) return std::max(bucket, bucket_ + 1);
+  }
+  return end_;
 }
 
 uint64_t DeviceGroup::Mark() {
@@ -90,11 +98,27 @@ void DeviceCut::Release() {
   if (!released_.exchange(true)) group_.CloseCut(*host_);  // another cut may be open by now
 }
 
-uint32_t DeviceGroup::BucketsAtATime() {
+std::vector<uint64_t> DeviceGroup::BytesOfChanges(uint64_t since, uint32_t begin, uint32_t end) {
+  std::vector<uint64_t> bytes(end - begin);
   MutexLock lock(mutex_);
-  uint64_t bytes = 1;
-  for (size_t t = 0; t < tables_.size(); ++t) bytes += uint64_t{tables_[t]->size()} * SpecOf(t).row_bytes();
-  return static_cast<uint32_t>(std::clamp<uint64_t>(kBytesAtATime * kNumBuckets / bytes, 1, kMostBuckets));
+  FinishEviction();
+  Begin();
+  const RowSelection changed{host_.FirstRowEpochAfter(since), UINT32_MAX, begin, end, {}, false, {}};
+  for (uint32_t table = 0; table < tables_.size(); ++table) {
+    const std::vector<uint32_t> counts = CountRows(table, changed);
+    for (uint32_t i = 0; i < bytes.size(); ++i) bytes[i] += counts[begin + i] * uint64_t{SpecOf(table).row_bytes()};
+  }
+  return bytes;
+}
+
+std::vector<uint32_t> DeviceGroup::CountRows(uint32_t table, const RowSelection& selection) {
+  auto* counts = Zeros<uint32_t>(kNumBuckets);
+  const CountRowsInBuckets count{TablesNow(), table, tables_[table]->num_numbers(), selection, counts};
+  Launch(count.NumThreads(), count);
+  std::vector<uint32_t> of_buckets(kNumBuckets);
+  CopyToHost(of_buckets.data(), counts, of_buckets.size());
+  Wait();
+  return of_buckets;
 }
 
 template <typename MakeCount, typename MakeList>

@@ -23,7 +23,9 @@ class PiecewiseSource : public BlockSource {
   bool Next(std::string* block) final;
 
  protected:
-  PiecewiseSource(DeviceGroup& group, uint32_t begin, uint32_t end) : group_(group), bucket_(begin), end_(end) {}
+  // `bytes` has about how much there is to read of each bucket from `begin` on.
+  PiecewiseSource(DeviceGroup& group, uint32_t begin, uint32_t end, std::vector<uint64_t> bytes)
+      : group_(group), first_(begin), bucket_(begin), end_(end), bytes_(std::move(bytes)) {}
 
   // Returns the blocks of buckets [begin, end), in order.
   virtual std::deque<std::string> ReadBuckets(uint32_t begin, uint32_t end) = 0;
@@ -31,15 +33,20 @@ class PiecewiseSource : public BlockSource {
   DeviceGroup& group_;
 
  private:
+  // The end of the buckets that are read together.
+  uint32_t NextEnd() const;
+
+  const uint32_t first_;
   uint32_t bucket_;
   const uint32_t end_;
+  const std::vector<uint64_t> bytes_;
   std::deque<std::string> blocks_;
 };
 
 class DeviceChangeSource final : public PiecewiseSource {
  public:
   DeviceChangeSource(DeviceGroup& group, uint64_t since, uint32_t begin, uint32_t end, bool state)
-      : PiecewiseSource(group, begin, end), since_(since), state_(state) {}
+      : PiecewiseSource(group, begin, end, group.BytesOfChanges(since, begin, end)), since_(since), state_(state) {}
 
  private:
   std::deque<std::string> ReadBuckets(uint32_t begin, uint32_t end) override {
@@ -71,7 +78,11 @@ class DeviceCutSource final : public PiecewiseSource {
   // `host` has a source for each bucket.
   DeviceCutSource(DeviceGroup& group, const Cut& cut, uint32_t begin, uint32_t end, const CutOptions& options,
                   std::vector<std::unique_ptr<BlockSource>> host)
-      : PiecewiseSource(group, begin, end), cut_(cut), begin_(begin), options_(options), host_(std::move(host)) {}
+      : PiecewiseSource(group, begin, end, group.BytesOfChanges(options.since.value_or(0), begin, end)),
+        cut_(cut),
+        begin_(begin),
+        options_(options),
+        host_(std::move(host)) {}
 
  private:
   std::deque<std::string> ReadBuckets(uint32_t begin, uint32_t end) override {

@@ -10,7 +10,7 @@
 
 namespace monolith::device {
 
-struct DevicePlan {
+struct PlanForTest {
   uint32_t num_tables = 1;
   Shared<int64_t> unique, splits;
   Shared<uint16_t> buckets;
@@ -27,8 +27,8 @@ struct PlanOptions {
   uint64_t process_key = kProcessKey;
 };
 
-inline DevicePlan MakeDevicePlan(Launcher& launcher, std::span<const int64_t> ids, std::span<const int64_t> splits,
-                                 std::span<const uint16_t> buckets, const PlanOptions& options = {}) {
+inline PlanForTest MakeDevicePlan(Launcher& launcher, std::span<const int64_t> ids, std::span<const int64_t> splits,
+                                  std::span<const uint16_t> buckets, const PlanOptions& options = {}) {
   const auto num_ids = static_cast<uint32_t>(ids.size());
   const auto num_tables = static_cast<uint32_t>(splits.size() - 1);
   const Shared<int64_t> keys(ids.begin(), ids.end()), table_splits(splits.begin(), splits.end());
@@ -49,7 +49,7 @@ inline DevicePlan MakeDevicePlan(Launcher& launcher, std::span<const int64_t> id
   launch(num_ids, CompactFirsts{input, firsts.data(), ranks.data(), positions.data(), cells.data()});
   const Shared<int64_t> places = StableOrder(cells);
 
-  DevicePlan plan;
+  PlanForTest plan;
   plan.num_tables = num_tables;
   for (const int64_t place : places) plan.cells.push_back(cells[static_cast<size_t>(place)]);
   plan.unique.resize(num_unique);

@@ -73,14 +73,14 @@ class RowsForTest {
     tables.Erase(PlanOf(erased));
   }
 
-  DevicePlan PlanOf(const IdsForTest& given) {
+  PlanForTest PlanOf(const IdsForTest& given) {
     return MakeDevicePlan(launcher_, given.ids, std::vector<int64_t>{0, static_cast<int64_t>(given.ids.size())},
                           given.buckets);
   }
 
   // Inserts ids; their rows are filled with what is different in each.
   void Add(const IdsForTest& given) {
-    const DevicePlan plan = PlanOf(given);
+    const PlanForTest plan = PlanOf(given);
     const Shared<uint32_t> rows = tables.FindOrInsert(plan);
     for (size_t u = 0; u < rows.size(); ++u) Fill(rows[u]);
   }

@@ -37,7 +37,7 @@ struct Batch {
   int64_t num_examples = 0, width = 0;
   std::vector<int64_t> ids, ids_per_example, sizes, table_splits = {0};
   Shared<int64_t> row_splits;
-  DevicePlan plan;
+  PlanForTest plan;
   Shared<int64_t> offsets;
   Shared<uint32_t> device_dims;
   Shared<float> values, whole;

@@ -68,7 +68,7 @@ struct Inserted {
   Shared<uint32_t> rows;
   Shared<int32_t> ranks, sums;
 
-  NewRanks RanksOf(const DevicePlan& plan) const { return {ranks.data(), plan.splits.data(), sums.data()}; }
+  NewRanks RanksOf(const PlanForTest& plan) const { return {ranks.data(), plan.splits.data(), sums.data()}; }
 };
 
 class TablesForTest {
@@ -82,18 +82,18 @@ class TablesForTest {
     return {views_.data(), process_key_};
   }
 
-  Shared<uint32_t> Find(const DevicePlan& plan) {
+  Shared<uint32_t> Find(const PlanForTest& plan) {
     Shared<uint32_t> rows(plan.unique.size(), 12345);
     Launch(rows.size(), FindRows{plan.ids(), tables(), rows.data()});
     return rows;
   }
 
   // Rows of the ids; those that had none get one.
-  Shared<uint32_t> FindOrInsert(const DevicePlan& plan, uint32_t epoch = 1, uint32_t refuses = 0) {
+  Shared<uint32_t> FindOrInsert(const PlanForTest& plan, uint32_t epoch = 1, uint32_t refuses = 0) {
     return Insert(plan, epoch, refuses).rows;
   }
 
-  Inserted Insert(const DevicePlan& plan, uint32_t epoch = 1, uint32_t refuses = 0) {
+  Inserted Insert(const PlanForTest& plan, uint32_t epoch = 1, uint32_t refuses = 0) {
     const Shared<uint32_t> refused = {refuses};
     Inserted made = {Find(plan), {}, Shared<int32_t>(size_t{kNumBuckets} * plan.num_tables)};
     const size_t count = made.rows.size();
@@ -111,7 +111,7 @@ class TablesForTest {
     return made;
   }
 
-  void Erase(const DevicePlan& plan) {
+  void Erase(const PlanForTest& plan) {
     const Shared<uint32_t> rows = Find(plan);
     Launch(rows.size(), EraseRows{plan.ids(), tables(), rows.data()});
   }

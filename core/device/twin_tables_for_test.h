@@ -229,7 +229,7 @@ class TwinTables {
   std::vector<std::set<std::pair<int64_t, uint32_t>>> keys_;  // of each table, with their buckets
   uint32_t first_table_ = 0;
   monolith::Plan plan_;
-  DevicePlan device_plan_;
+  PlanForTest device_plan_;
   Shared<int64_t> offsets_;
   Shared<TableView> views_;
   Shared<uint32_t> refused_ = {0}, first_refused_ = {kNoPlace};

@@ -115,7 +115,7 @@ TEST_P(EvictionKernelsTest, OnlySomeBucketsAreLookedAt) {
   const Shared<uint32_t> buckets = SetOfBuckets({looked_at.begin(), looked_at.end()});
   for (const RowsOptions& options : kKinds) {
     RowsForTest rows(launcher(), options);
-    const DevicePlan plan = rows.PlanOf(MakeIds(options.count, options.keys));
+    const PlanForTest plan = rows.PlanOf(MakeIds(options.count, options.keys));
     const Shared<uint32_t> found = rows.tables.Find(plan);
     std::vector<uint32_t> expected;
     for (size_t u = 0; u < found.size(); ++u) {
@@ -207,7 +207,7 @@ TEST_P(EvictionKernelsTest, OfEqualRowsAsManyGoAsShould) {
 TEST_P(EvictionKernelsTest, ErasedRowsAreGoneAndTold) {
   for (const RowsOptions& options : kKinds) {
     RowsForTest rows(launcher(), options);
-    const DevicePlan plan = rows.PlanOf(MakeIds(options.count, options.keys));
+    const PlanForTest plan = rows.PlanOf(MakeIds(options.count, options.keys));
     const Shared<uint32_t> before = rows.tables.Find(plan);
     const uint32_t num_free = rows.table.counters().num_free;
     Shared<uint32_t> list;

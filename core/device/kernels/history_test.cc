@@ -25,7 +25,7 @@ class HistoryKernelsTest : public LauncherTest {};
 
 // The buckets of rows are asked from a plan of their ids, not from the rows.
 RowsByBucket AllByBucket(RowsForTest& rows, const RowsOptions& options) {
-  const DevicePlan plan = rows.PlanOf(MakeIds(options.count, options.keys));
+  const PlanForTest plan = rows.PlanOf(MakeIds(options.count, options.keys));
   const Shared<uint32_t> found = rows.tables.Find(plan);
   RowsByBucket all(kNumBuckets);
   for (size_t u = 0; u < found.size(); ++u) {

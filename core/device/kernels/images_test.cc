@@ -78,7 +78,7 @@ TEST_P(ImageKernelsTest, RowsThatTheCutNeedsAreKeptWhereverTheyGo) {
     for (const uint32_t payload_floats : {1u, 2u, 33u, 2048u}) {
       const RowsOptions options = {.count = 400, .payload_floats = payload_floats, .keys = keys, .erase_every = 6};
       RowsForTest rows(launcher(), options);
-      const DevicePlan plan = rows.PlanOf(MakeIds(500, keys, 100));  // some have no row
+      const PlanForTest plan = rows.PlanOf(MakeIds(500, keys, 100));  // some have no row
       const Shared<uint32_t> changing = rows.tables.Find(plan);
       PoolForTest pool(payload_floats, 500);
       const Shared<ImagePool> pools = {pool.view()};
@@ -93,7 +93,7 @@ TEST_P(ImageKernelsTest, RowsThatTheCutNeedsAreKeptWhereverTheyGo) {
 
 TEST_P(ImageKernelsTest, NothingIsKeptForARefusedUpdateOrAfterAChange) {
   RowsForTest rows(launcher(), {.count = 400});
-  const DevicePlan plan = rows.PlanOf(MakeIds(400, KeysForTest::kIds));
+  const PlanForTest plan = rows.PlanOf(MakeIds(400, KeysForTest::kIds));
   const Shared<uint32_t> changing = rows.tables.Find(plan);
   PoolForTest pool(3, 400);
   const Shared<ImagePool> pools = {pool.view()};
@@ -113,7 +113,7 @@ TEST_P(ImageKernelsTest, NothingIsKeptForARefusedUpdateOrAfterAChange) {
 
 TEST_P(ImageKernelsTest, APoolCanBeFullToTheLastImage) {
   RowsForTest rows(launcher(), {.count = 900});
-  const DevicePlan plan = rows.PlanOf(MakeIds(900, KeysForTest::kIds));
+  const PlanForTest plan = rows.PlanOf(MakeIds(900, KeysForTest::kIds));
   const Shared<uint32_t> changing = rows.tables.Find(plan);
   const RowList list = RowsOfIds(plan.ids(), changing.data());
   PoolForTest measure(3, 900);
@@ -135,7 +135,7 @@ TEST_P(ImageKernelsTest, RowsOfSeveralTablesGoToTheirOwnPools) {
   TablesForTest tables(launcher(), {&small, &large, &unused});
   std::vector<int64_t> ids;
   for (int64_t i = 0; i < 600; ++i) ids.push_back(i % 350);
-  const DevicePlan plan = MakeDevicePlan(launcher(), ids, std::vector<int64_t>{0, 250, 600, 600}, {});
+  const PlanForTest plan = MakeDevicePlan(launcher(), ids, std::vector<int64_t>{0, 250, 600, 600}, {});
   const Shared<uint32_t> rows = tables.FindOrInsert(plan, kCutEpoch);
   PoolForTest pool_small(1, 250), pool_large(40, 350), pool_unused(5, 1);
   const Shared<ImagePool> pools = {pool_small.view(), pool_large.view(), pool_unused.view()};
@@ -189,7 +189,7 @@ class CutForTest {
   const Images& found() const { return found_; }
 
   void Update(uint64_t first, uint32_t count) {
-    const DevicePlan plan = rows_.PlanOf(MakeIds(count, keys_, first));
+    const PlanForTest plan = rows_.PlanOf(MakeIds(count, keys_, first));
     Keep(plan);
     for (const uint32_t row : rows_.tables.FindOrInsert(plan, epoch_)) {
       rows_.Fill(row);
@@ -198,7 +198,7 @@ class CutForTest {
     }
   }
   void Erase(uint64_t first, uint32_t count) {
-    const DevicePlan plan = rows_.PlanOf(MakeIds(count, keys_, first));
+    const PlanForTest plan = rows_.PlanOf(MakeIds(count, keys_, first));
     Keep(plan);
     rows_.tables.Erase(plan);
   }
@@ -229,7 +229,7 @@ class CutForTest {
   void Run(const Kernel& kernel) {
     launcher_.Launch(kernel.NumThreads(), kernel, Stream{});
   }
-  void Keep(const DevicePlan& plan) {
+  void Keep(const PlanForTest& plan) {
     const Shared<uint32_t> rows = rows_.tables.Find(plan);
     Shared<uint32_t> images(rows.size());
     const RowList changing = RowsOfIds(plan.ids(), rows.data());

@@ -16,7 +16,7 @@ namespace {
 
 class IndexKernelsTest : public LauncherTest {
  protected:
-  DevicePlan PlanOf(const std::vector<int64_t>& ids, const std::vector<uint16_t>& buckets = {}) {
+  PlanForTest PlanOf(const std::vector<int64_t>& ids, const std::vector<uint16_t>& buckets = {}) {
     return MakeDevicePlan(launcher(), ids, std::vector<int64_t>{0, static_cast<int64_t>(ids.size())}, buckets);
   }
 };
@@ -32,7 +32,7 @@ TEST_P(IndexKernelsTest, InsertedRowsAreFoundUnderTheirKeys) {
   TablesForTest tables(launcher(), {&table});
   std::vector<int64_t> ids = {0, -1, 1, std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()};
   for (const uint64_t hash : {uint64_t{0}, kFreeWord, kErasedWord}) ids.push_back(IdOfHash(hash));
-  const DevicePlan plan = PlanOf(ids);
+  const PlanForTest plan = PlanOf(ids);
   for (const uint32_t row : tables.Find(plan)) EXPECT_EQ(row, kNoRow);
   const Shared<uint32_t> rows = tables.FindOrInsert(plan, 77);
   for (uint32_t u = 0; u < rows.size(); ++u) {
@@ -52,7 +52,7 @@ TEST_P(IndexKernelsTest, InsertedRowsAreFoundUnderTheirKeys) {
 TEST_P(IndexKernelsTest, RefusedUpdatesInsertNothing) {
   TableForTest table(4, 4, 5);
   TablesForTest tables(launcher(), {&table});
-  const DevicePlan plan = PlanOf(Range(0, 20));
+  const PlanForTest plan = PlanOf(Range(0, 20));
   for (const uint32_t row : tables.FindOrInsert(plan, 1, 1)) EXPECT_EQ(row, kNoRow);
   EXPECT_EQ(table.counters().next_row, 0u);
   for (const uint32_t row : tables.Find(plan)) EXPECT_EQ(row, kNoRow);
@@ -63,7 +63,7 @@ TEST_P(IndexKernelsTest, RowsWithEqualTagsAreToldApartByTheirKeys) {
   for (uint64_t low = 0; low < 64; ++low) ids.push_back(IdOfHash(uint64_t{0x12345678} << 32 | low * 0x1234567));
   TableForTest table(4, 4, 5);
   TablesForTest tables(launcher(), {&table});
-  const DevicePlan first = PlanOf({ids.begin(), ids.begin() + 32}), all = PlanOf(ids);
+  const PlanForTest first = PlanOf({ids.begin(), ids.begin() + 32}), all = PlanOf(ids);
   const Shared<uint32_t> rows = tables.FindOrInsert(first);
   EXPECT_EQ(std::set<uint32_t>(rows.begin(), rows.end()).size(), 32u);
   Shared<uint32_t> found = tables.Find(all);
@@ -73,7 +73,7 @@ TEST_P(IndexKernelsTest, RowsWithEqualTagsAreToldApartByTheirKeys) {
 TEST_P(IndexKernelsTest, EqualKeysOfTwoBucketsAreTwoRows) {
   TableForTest table(4, 4, 5);
   TablesForTest tables(launcher(), {&table});
-  const DevicePlan plan = PlanOf({-5, -5, -5}, {3, 1023, 3});
+  const PlanForTest plan = PlanOf({-5, -5, -5}, {3, 1023, 3});
   const Shared<uint32_t> rows = tables.FindOrInsert(plan);
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_NE(rows[0], rows[1]);
@@ -90,7 +90,7 @@ TEST_P(IndexKernelsTest, BucketsOfRowsAreThoseOfTheirKeysOrKept) {
     const std::vector<int64_t> ids = Range(0, 40);
     std::vector<uint16_t> buckets;
     for (const int64_t id : ids) buckets.push_back(static_cast<uint16_t>(BucketOf(id) ^ (table == &wide ? 1023 : 0)));
-    const DevicePlan plan = PlanOf(ids, buckets);
+    const PlanForTest plan = PlanOf(ids, buckets);
     const Shared<uint32_t> rows = tables.FindOrInsert(plan);
     ASSERT_EQ(rows.size(), 40u);
     for (uint32_t u = 0; u < rows.size(); ++u) EXPECT_EQ(table->view().BucketOfRow(rows[u]), plan.buckets[u]);
@@ -100,7 +100,8 @@ TEST_P(IndexKernelsTest, BucketsOfRowsAreThoseOfTheirKeysOrKept) {
 TEST_P(IndexKernelsTest, ErasedRowsAreGoneAndTheirNumbersAreUsedAgain) {
   TableForTest table(4, 4, 6);
   TablesForTest tables(launcher(), {&table});
-  const DevicePlan old_ids = PlanOf(Range(0, 300)), erased = PlanOf(Range(100, 200)), fresh = PlanOf(Range(1000, 1150));
+  const PlanForTest old_ids = PlanOf(Range(0, 300)), erased = PlanOf(Range(100, 200)),
+                    fresh = PlanOf(Range(1000, 1150));
   tables.FindOrInsert(old_ids);
   tables.Erase(erased);
   tables.Erase(erased);  // ids without a row are ignored
@@ -123,7 +124,7 @@ TEST_P(IndexKernelsTest, ErasedRowsAreGoneAndTheirNumbersAreUsedAgain) {
 TEST_P(IndexKernelsTest, AFullSegmentLosesNoRowThatItHas) {
   TableForTest table(4, 4, 1);  // 32 words
   TablesForTest tables(launcher(), {&table});
-  const DevicePlan plan = PlanOf(Range(0, 200));
+  const PlanForTest plan = PlanOf(Range(0, 200));
   const Shared<uint32_t> rows = tables.FindOrInsert(plan);
   uint32_t num_lost = 0;
   for (size_t u = 0; u < rows.size(); ++u) {
@@ -149,7 +150,7 @@ TEST_P(IndexKernelsTest, RowsOfSeveralTablesAreNumberedInEachInPlanOrder) {
   TablesForTest tables(launcher(), {&first, &second, &third});
   std::vector<int64_t> ids = Range(0, 300);
   for (const int64_t id : Range(100, 500)) ids.push_back(id);
-  const DevicePlan plan = MakeDevicePlan(launcher(), ids, std::vector<int64_t>{0, 300, 700, 700}, {});
+  const PlanForTest plan = MakeDevicePlan(launcher(), ids, std::vector<int64_t>{0, 300, 700, 700}, {});
   const Shared<uint32_t> rows = tables.FindOrInsert(plan);
   uint32_t next[3] = {};
   for (uint32_t u = 0; u < rows.size(); ++u) {
@@ -172,7 +173,7 @@ TEST_P(IndexKernelsTest, BehavesAsAMapWhileItGrows) {
   for (int step = 0; step < 30; ++step) {
     std::vector<int64_t> ids(400);
     for (int64_t& id : ids) id = static_cast<int64_t>(Mix64(random() % 6000));
-    const DevicePlan plan = PlanOf(ids);
+    const PlanForTest plan = PlanOf(ids);
     for (uint32_t segment = 0; segment < kNumSegments; ++segment) {
       const auto [num_live, num_erased] = tables.Count(0, segment);
       uint32_t bits = table.view().segment_bits[segment];
@@ -191,7 +192,7 @@ TEST_P(IndexKernelsTest, BehavesAsAMapWhileItGrows) {
     }
     std::vector<int64_t> all = Range(0, 50);  // most of which have no row
     for (const auto& [id, row] : expected) all.push_back(id);
-    const DevicePlan every = PlanOf(all);
+    const PlanForTest every = PlanOf(all);
     const Shared<uint32_t> rows = tables.Find(every);
     for (size_t u = 0; u < rows.size(); ++u) {
       const auto found = expected.find(every.unique[u]);

@@ -21,7 +21,7 @@ class PlanKernelsTest : public LauncherTest {
                         const std::vector<uint16_t>& buckets = {}) {
     for (const bool dedup : {true, false}) {
       const Plan expected = MakePlan(ids, splits, dedup, buckets);
-      const DevicePlan plan = MakeDevicePlan(launcher(), ids, splits, buckets, {.dedup = dedup});
+      const PlanForTest plan = MakeDevicePlan(launcher(), ids, splits, buckets, {.dedup = dedup});
       const auto num_unique = static_cast<size_t>(expected.num_unique());
       ASSERT_EQ(plan.unique.size(), num_unique);
       EXPECT_TRUE(std::equal(plan.unique.begin(), plan.unique.end(), expected.unique.data()));
@@ -91,7 +91,7 @@ TEST_P(PlanKernelsTest, ChosenIdsOfOneSlotAreFound) {
   for (uint64_t low = 0; low < 200; ++low) ids.push_back(IdOfHash(uint64_t{0xabcdef} << 40 | low));
   ids.insert(ids.end(), ids.begin(), ids.end());
   const std::vector<int64_t> splits = {0, static_cast<int64_t>(ids.size())};
-  const DevicePlan plan = MakeDevicePlan(launcher(), ids, splits, {}, {.process_key = 1});
+  const PlanForTest plan = MakeDevicePlan(launcher(), ids, splits, {}, {.process_key = 1});
   const Plan expected = MakePlan(ids, splits, true);
   ASSERT_EQ(plan.unique.size(), 200u);
   EXPECT_TRUE(std::equal(plan.unique.begin(), plan.unique.end(), expected.unique.data()));
@@ -102,7 +102,7 @@ TEST_P(PlanKernelsTest, PlanOfAMillionIds) {
   const std::vector<int64_t> ids = DrawIds(1 << 20, 300'000, 11);
   const std::vector<int64_t> splits = {0, 1 << 19, 1 << 20};
   const Plan expected = MakePlan(ids, splits, true);
-  const DevicePlan plan = MakeDevicePlan(launcher(), ids, splits, {});
+  const PlanForTest plan = MakeDevicePlan(launcher(), ids, splits, {});
   ASSERT_EQ(static_cast<int64_t>(plan.unique.size()), expected.num_unique());
   EXPECT_TRUE(std::equal(plan.unique.begin(), plan.unique.end(), expected.unique.data()));
   EXPECT_TRUE(std::equal(plan.splits.begin(), plan.splits.end(), expected.splits.data()));

@@ -52,7 +52,7 @@ TEST_P(RecordKernelsTest, StoredRecordsAreRowsAgain) {
   for (const uint32_t payload_floats : kPayloadFloats) {
     const RowsOptions options = {.count = 100, .payload_floats = payload_floats, .keys = KeysForTest::kWide};
     RowsForTest from(launcher(), options), to(launcher(), options);
-    const DevicePlan plan = from.PlanOf(MakeIds(100, options.keys));
+    const PlanForTest plan = from.PlanOf(MakeIds(100, options.keys));
     const Shared<uint32_t> rows = from.tables.Find(plan);
     Shared<uint32_t> targets = to.tables.Find(plan);
     RecordsForTest records(payload_floats, 100), after(payload_floats, 1);
@@ -92,7 +92,7 @@ TEST_P(RecordKernelsTest, OfSeveralRecordsOfAnIdTheLastOneIsStored) {
     given.ids.push_back(i * i % 70);
     given.buckets.push_back(static_cast<uint16_t>(BucketOf(given.ids.back())));
   }
-  const DevicePlan plan = rows.PlanOf(given);
+  const PlanForTest plan = rows.PlanOf(given);
   const Shared<uint32_t> found = rows.tables.FindOrInsert(plan);
   RecordsForTest records(2, 300);
   for (uint32_t i = 0; i < 300; ++i) {

@@ -21,7 +21,7 @@ class RowKernelsTest : public LauncherTest {
     std::vector<int64_t> ids, others;
     for (int64_t i = 0; i < 60; ++i) ids.push_back(i * 7);
     for (int64_t i = 0; i < 60; ++i) others.push_back(i % 3 == 0 ? -1 - i : i * 7);
-    const DevicePlan inserted = MakeDevicePlan(launcher(), ids, splits, {});
+    const PlanForTest inserted = MakeDevicePlan(launcher(), ids, splits, {});
     const Shared<uint32_t> rows = tables.FindOrInsert(inserted);
     const Shared<uint32_t> dims = {first_dim, second_dim};
     const TableView views[] = {first.view(), second.view()};
@@ -32,7 +32,7 @@ class RowKernelsTest : public LauncherTest {
         views[table].PayloadAt(rows[u])[i] = i < dims[table] ? value(inserted.unique[u], i) : -1.0f;
       }
     }
-    const DevicePlan plan = MakeDevicePlan(launcher(), others, splits, {});
+    const PlanForTest plan = MakeDevicePlan(launcher(), others, splits, {});
     const Shared<uint32_t> found = tables.Find(plan);
     Shared<int64_t> offsets;
     Shared<float> expected;
@@ -61,7 +61,7 @@ TEST_P(RowKernelsTest, GatherRowsOfEveryDim) {
 TEST_P(RowKernelsTest, OneTableNeedsNeitherDimsNorOffsets) {
   TableForTest table(3, 2, 4);
   TablesForTest tables(launcher(), {&table});
-  const DevicePlan plan = MakeDevicePlan(launcher(), std::vector<int64_t>{4, 5, 6}, std::vector<int64_t>{0, 3}, {});
+  const PlanForTest plan = MakeDevicePlan(launcher(), std::vector<int64_t>{4, 5, 6}, std::vector<int64_t>{0, 3}, {});
   const Shared<uint32_t> rows = tables.FindOrInsert(plan);
   for (const uint32_t row : rows) {
     for (uint32_t i = 0; i < 3; ++i) table.view().PayloadAt(row)[i] = static_cast<float>(10 * row + i);

@@ -15,7 +15,7 @@ namespace {
 
 // A batch with gradients of several tables, and the sums that the kernels have to give.
 struct Batch {
-  DevicePlan plan;
+  PlanForTest plan;
   Shared<uint32_t> dims;
   Shared<int64_t> offsets, sources;
   Shared<float> gradients, expected;

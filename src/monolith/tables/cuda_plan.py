@@ -167,11 +167,12 @@ def upload_plan(core: _core.Plan, num_tables: int, device: torch.device) -> tupl
 
 
 def make_plan(
-    launcher: _core.DeviceLauncher, stream: int, ids: Tensor, table_splits: NDArray[np.int64]
+    launcher: _core.DeviceLauncher, stream: int, ids: Tensor, table_splits: NDArray[np.int64], buckets: Tensor | None
 ) -> tuple[PlanArrays, list[int]]:
     """Makes the plan of ids on their device, by kernels; returns its arrays and the unique ids of each table.
 
-    The order is that of the core's plans. Waits for the device once, for the number of unique ids.
+    `buckets`, int16 in [0, 1024), are those of the ids, on the same device; None: the ids determine them. The order is
+    that of the core's plans. Waits for the device once, for the number of unique ids.
     """
     device, num_ids, num_tables = ids.device, len(ids), len(table_splits) - 1
 
@@ -182,7 +183,9 @@ def make_plan(
     slot_bits = max(_LEAST_SLOT_BITS, (2 * num_ids - 1).bit_length())
     slots = torch.full((1 << slot_bits,), -1, dtype=torch.int32, device=device)
     firsts, is_first, place_of = empty(num_ids), empty(num_ids), empty(num_ids)
-    source = _core.PlanSource(ids.data_ptr(), num_ids, splits_on_device.data_ptr(), num_tables)
+    source = _core.PlanSource(
+        ids.data_ptr(), 0 if buckets is None else buckets.data_ptr(), num_ids, splits_on_device.data_ptr(), num_tables
+    )
     launcher.find_firsts(source, slots.data_ptr(), slot_bits, firsts.data_ptr(), is_first.data_ptr(), stream=stream)
     ranks = torch.zeros(num_ids + 1, dtype=torch.int32, device=device)
     torch.cumsum(is_first, 0, dtype=torch.int32, out=ranks[1:])

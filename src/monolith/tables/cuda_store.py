@@ -12,9 +12,10 @@ import torch
 from monolith import _core
 from monolith.device import indexed, launcher_of
 from monolith.errors import InvalidArgumentError
-from monolith.tables.arrays import MAX_IDS, finite_scale, float_array, id_array, time_array
+from monolith.tables.arrays import MAX_IDS, bucket_array, finite_scale, float_array, id_array, time_array
 from monolith.tables.batch import NOTHING_APPLIED, Applied, Finished, made_from
 from monolith.tables.cuda_plan import CudaPlan, make_plan, upload_plan, with_offsets
+from monolith.tables.history import NUM_BUCKETS
 from monolith.tables.local.group_store import GroupSession, GroupStore
 from monolith.tables.local.native_tables import NativeTables
 from monolith.tables.local.plan import (
@@ -27,6 +28,7 @@ from monolith.tables.local.plan import (
     require_each_once,
     require_not_discarded,
 )
+from monolith.tables.slot_keys import buckets_of_plan
 from monolith.tables.store import Traits
 
 if TYPE_CHECKING:
@@ -121,17 +123,29 @@ class CudaStore(GroupStore[CudaPlan]):
     def plan(self, ids: Tensor, table_splits: Tensor, *, stamp: BatchStamp, buckets: Tensor | None = None) -> CudaPlan:
         """Groups the ids of one batch of all tables, on the device; touches no row and takes no lock.
 
-        Tables with slots of any int64 are planned by the core, which checks their buckets.
+        Ids of tables with slots of any int64 that come without buckets are planned by the core, which checks them.
         """
-        if buckets is not None or self._has_wide_slots:
-            core, splits = self.plan_by_core(ids, table_splits, buckets)
+        if buckets is None and self._has_wide_slots:
+            core, splits = self.plan_by_core(ids, table_splits, None)
             return self.uploaded(core, splits, stamp)
         splits = self._checked_splits(ids, table_splits)
+        self._check_buckets(buckets, ids.numel())
         with self._planning():
             flat = ids.detach().to(self.device, non_blocking=True).reshape(-1).contiguous()
+            of_ids = None if buckets is None else buckets.to(self.device, non_blocking=True).contiguous()
             stream = 0 if self._plan_stream is None else self._plan_stream.cuda_stream
-            arrays, counts = make_plan(self.launcher, stream, flat, splits)
+            arrays, counts = make_plan(self.launcher, stream, flat, splits, of_ids)
             return self._new_plan(splits, stamp, arrays, counts, None)
+
+    def _check_buckets(self, buckets: Tensor | None, num_ids: int) -> None:
+        if buckets is None:
+            return
+        if buckets.dtype != torch.int16 or buckets.shape != (num_ids,):
+            bucket_array(buckets, num_ids, _SUBJECT)  # raises
+        if num_ids and not 0 <= int(buckets.min()) <= int(buckets.max()) < NUM_BUCKETS:
+            raise InvalidArgumentError(
+                f"{_SUBJECT}: a bucket must be in [0, {NUM_BUCKETS}), got {int(buckets.min())} to {int(buckets.max())}"
+            )
 
     def uploaded(self, core: _core.Plan, table_splits: NDArray[np.int64], stamp: BatchStamp) -> CudaPlan:
         """Returns a plan of the core with its arrays on the device."""
@@ -143,8 +157,13 @@ class CudaStore(GroupStore[CudaPlan]):
         """Returns the same plan as the core has it."""
         core = plan.core
         if core is None:
-            ids = plan.unique_ids[plan.inverse.long()].numpy()
-            core = self.native.core.plan(ids, plan.table_splits, True, None)
+            places = plan.inverse.long()
+            ids = plan.unique_ids[places].numpy()
+            buckets = None
+            if self._has_wide_slots:
+                of_cells = buckets_of_plan(plan.splits.numpy(), len(self.native)).astype(np.uint16)
+                buckets = of_cells[places.numpy()]
+            core = self.native.core.plan(ids, plan.table_splits, True, buckets)
         return LocalPlan(self.native, core, plan.table_splits, plan.stamp)
 
     def _checked_splits(self, ids: Tensor, table_splits: Tensor) -> NDArray[np.int64]:
@@ -279,6 +298,7 @@ class CudaWorkerSession(GroupSession[CudaPlan]):
                 rule.step,
                 merged.times,
                 scale,
+                rule.known_finite and len(plans) == 1,
                 [push_to_core(stamp, self._incarnation, first_seq, rule.previous)],
             )
         store.plans.close_applied(plans)
