@@ -322,11 +322,11 @@ class ZKServiceDiscovery(ServiceDiscovery):
     def _refresh(self) -> None:
         """Reads the names, and the addresses that are new or changed, and sets a watch on each."""
         with self._reading:
-            self._client.ensure_path(self._path)
             with self._changed:
                 unread, self._unread = self._unread, set()
                 known = dict(self._known)
             try:
+                self._client.ensure_path(self._path)
                 children = self._client.get_children(self._path, watch=self._on_event)
                 for child in children:
                     if child not in known or child in unread:
@@ -334,6 +334,7 @@ class ZKServiceDiscovery(ServiceDiscovery):
             except BaseException:
                 with self._changed:
                     self._unread |= unread
+                    self._upkeep.changed()
                 raise
             with self._changed:
                 self._known = {child: known[child] for child in children}
@@ -372,13 +373,8 @@ class ZKServiceDiscovery(ServiceDiscovery):
             chores = self._upkeep.take(self._clock.monotonic())
         for path in chores.announce:
             self._repair(path)
-        try:
-            if chores.refresh:
-                self._refresh()
-        except BaseException:
-            with self._changed:
-                self._upkeep.changed()
-            raise
+        if chores.refresh:
+            self._refresh()
         with self._changed:
             return self._upkeep.seconds_until_due(self._clock.monotonic())
 
