@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import logging
 import os
 import signal
 import sys
@@ -24,6 +25,7 @@ from monolith.launch.role import INTERRUPTED, TRY_AGAIN
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+_log = logging.getLogger(__name__)
 _FAILED = 1
 _TELL_SECONDS = 10.0
 
@@ -143,9 +145,11 @@ def _ended_by_signals() -> Iterator[None]:
 def _pass_signals(ray: Any, job: Any, role: str, life: str) -> None:
     """Delivers signals in a thread of its own, while this is the current process of the role."""
     main = threading.main_thread().ident
-    with contextlib.suppress(ray.exceptions.RayError):
+    try:
         while (number := ray.get(job.next_signal.remote(role, life))) is not None and main is not None:
             signal.pthread_kill(main, number)
+    except ray.exceptions.RayError as error:
+        _log.warning("%s: no more signals arrive from the launcher: %s", role, error)
 
 
 def _tell(ray: Any, job: Any, role: str, message: Mapping[str, Any]) -> None:
