@@ -21,7 +21,7 @@ def test_other_devices_are_refused() -> None:
 
 
 @pytest.mark.parametrize(("version", "target"), [("12.4", "built for CUDA 12.4"), (None, "built for CPUs")])
-def test_a_machine_without_a_gpu_is_told_what_to_do(
+def test_a_machine_without_a_gpu_gets_an_error_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, version: str | None, target: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
