@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import sys
+import threading
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
@@ -167,3 +168,17 @@ def test_a_wrong_style_or_level_is_refused_and_changes_nothing() -> None:
                 readable(level=level)
         LOGGER.info("still here")
     assert "still here" in lines.getvalue()
+
+
+def test_an_exception_that_ends_a_thread_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed: list[BaseException | None] = []
+    monkeypatch.setattr(threading, "excepthook", lambda ended: printed.append(ended.exc_value))
+    before = threading.excepthook
+    setup, lines = readable(role="ps", rank=3)
+    with setup:
+        thread = threading.Thread(target=NO_ROWS.__getitem__, args=("user",), name="reader")
+        thread.start()
+        thread.join()
+    assert "CRITICAL ps/3 monolith.observe.logs: thread reader was ended by KeyError('user')" in lines.getvalue()
+    assert [type(error) for error in printed] == [KeyError]
+    assert threading.excepthook is before

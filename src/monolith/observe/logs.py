@@ -14,6 +14,7 @@ import json
 import logging
 import math
 import sys
+import threading
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
@@ -27,7 +28,7 @@ _RECORD_FIELDS = frozenset(vars(logging.makeLogRecord({}))) | {"message", "ascti
 
 
 class LoggingSetup(Closing):
-    """A handler on the root logger, until `close`; a context manager. `configure_logging` makes it."""
+    """A handler on the root logger, and a hook that logs which threads exceptions end, until `close`."""
 
     def __init__(self, handler: logging.Handler, level: int) -> None:
         root = logging.getLogger()
@@ -35,6 +36,7 @@ class LoggingSetup(Closing):
         self._level_before = root.level
         root.addHandler(handler)
         root.setLevel(level)
+        self._hook_before, threading.excepthook = threading.excepthook, self._log_thread
 
     def close(self) -> None:
         """Removes the handler and restores the level. Idempotent."""
@@ -46,6 +48,12 @@ class LoggingSetup(Closing):
         root.removeHandler(self._handler)
         root.setLevel(self._level_before)
         self._handler.close()
+        threading.excepthook = self._hook_before
+
+    def _log_thread(self, ended: threading.ExceptHookArgs) -> None:
+        name = ended.thread and ended.thread.name
+        logging.getLogger(__name__).critical("thread %s was ended by %r", name, ended.exc_value)
+        self._hook_before(ended)  # prints the traceback
 
 
 _current: LoggingSetup | None = None
