@@ -79,9 +79,8 @@ class RoleActor:
         try:
             with contextlib.ExitStack() as stack:
                 stack.enter_context(_ended_by_signals())
-                threading.Thread(
-                    target=_pass_signals, args=(ray, job, spec.role, life), name="ray-signals", daemon=True
-                ).start()
+                passing = partial(_pass_signals, ray, job, spec.role, life)
+                threading.Thread(target=passing, name="ray-signals", daemon=True).start()
                 arguments = self._prepared(ray, stack)
                 stack.enter_context(_progress_told(partial(_tell, ray, job, spec.role)))
                 exit_code = _exit_code_of(spec.entry, arguments)

@@ -89,14 +89,11 @@ class SharedFileQueue(EventQueue):
 
     def _lock_file(self, descriptor: int) -> None:
         until = time.monotonic() + self._timeout_seconds
-        while True:
-            found = try_lock(descriptor)
-            if found is None:
+        while not (is_locked := try_lock(descriptor)):
+            if is_locked is None:
                 raise FailedPreconditionError(
                     f"file queue '{self.log}': its file system has no locks; use a folder of another one"
                 )
-            if found:
-                return
             if time.monotonic() > until:
                 raise DeadlineExceededError(
                     f"file queue '{self.log}': another process has held it for {self._timeout_seconds:g} s"

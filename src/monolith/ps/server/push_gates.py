@@ -98,9 +98,7 @@ class PushGates:
             owners = {name: self._owners[name] for name in limits if name in self._owners}
         for name, owner in owners.items():
             owner.gate.allow(dict(limits[name]))
-        while any(_lacks(owner.clock(), limits[name]) for name, owner in owners.items()):
-            if time.monotonic() >= give_up:
-                break
+        while time.monotonic() < give_up and any(_lacks(owner.clock(), limits[name]) for name, owner in owners.items()):
             time.sleep(_LOOK_SECONDS)
         return self.clocks()
 

@@ -55,9 +55,7 @@ class ModelThreads:
         self._clock = clock or SystemClock()
         self._changed = threading.Condition()
         self._is_ending = False
-        self._threads = [
-            PeriodicThread(self._work, every=0.0, name=f"model-{number}") for number in range(rules.threads)
-        ]
+        self._threads = [PeriodicThread(self._work, every=0.0, name=f"model-{index}") for index in range(rules.threads)]
         for thread in self._threads:
             thread.start()
 
