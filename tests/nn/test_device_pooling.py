@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -303,18 +305,26 @@ def test_an_id_that_occurs_in_every_example_on_a_gpu() -> None:
     Twins({"a": ml.Slot(4), "b": ml.Slot(4, combiner="mean")}, gpu=True).train([{"a": same, "b": same}] * 2)
 
 
+@contextmanager
+def refused_waits() -> Iterator[None]:
+    """torch raises where the host would wait for the GPU."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns that the mode is a prototype
+        try:
+            torch.cuda.set_sync_debug_mode("error")
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+
 @NEEDS_GPU
 def test_the_host_waits_for_nothing_between_plan_and_step() -> None:
     twins = Twins(ALL_COMBINERS, gpu=True)
     first, second, *_ = batches_of(ALL_COMBINERS)
     twins.train([first])
     planned, stream = twins.device.plan(second), torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        with torch.cuda.stream(stream):
-            torch.autograd.backward(twins.device(planned).concat().square().sum())
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    with refused_waits(), torch.cuda.stream(stream):
+        torch.autograd.backward(twins.device(planned).concat().square().sum())
     torch.cuda.current_stream().wait_stream(stream)
     torch.autograd.backward(twins.host(second).concat().square().sum())
     twins.step()
