@@ -16,7 +16,7 @@ from contracts.engines import StoreFactory, engine
 from contracts.one_worker import ONE_TABLE, Worker, blocks_of, rows_of, stamp
 from contracts.store_contents import changes_of, require_same_rows
 from monolith import _core
-from monolith.errors import FailedPreconditionError, InvalidArgumentError
+from monolith.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
 from monolith.tables import CudaStore, DeviceSizes, LocalStore, Segment, Store, TableConfig, Update, snapshot
 from monolith.tables import row_optimizers as ro
 from monolith.tables.batch import Applied, Plan
@@ -214,6 +214,35 @@ def test_gradients_in_any_memory_layout() -> None:
                 [(plan, gradient.detach() if isinstance(store, LocalStore) else gradient)], rule
             ).result()
     require_same_rows("rows", contents_of(stores[0]), contents_of(stores[1]), exact=True)
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_memory_that_torch_has_cached_is_returned_for_an_update(monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
+    store = on_processor(ONE_TABLE)
+    returned: list[int] = []
+
+    class Full:
+        """Rows that find no memory until torch has returned what it has cached often enough."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(rows, name)
+
+        def apply(self, *arguments: Any) -> Any:
+            if len(returned) < failures:
+                raise ResourceExhaustedError("memory for 8 bytes")
+            return rows.apply(*arguments)
+
+    rows = store.rows
+    monkeypatch.setattr(store, "rows", Full())
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: returned.append(1))
+    if failures == 1:
+        Worker(store).train([1])
+    else:
+        with pytest.raises(ResourceExhaustedError, match="memory for 8 bytes"):
+            Worker(store).train([1])
+    monkeypatch.setattr(store, "rows", rows)
+    assert len(returned) == 1
+    assert rows_of(store, [1]) == [[-1.0, -1.0] if failures == 1 else [0.0, 0.0]]
 
 
 def test_plans_of_another_store_are_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 
 from monolith import _core
 from monolith.device import indexed, launcher_of
-from monolith.errors import InvalidArgumentError
+from monolith.errors import InvalidArgumentError, ResourceExhaustedError
 from monolith.tables.arrays import MAX_IDS, bucket_array, finite_scale, float_array, id_array, time_array
 from monolith.tables.batch import NOTHING_APPLIED, Applied, Finished, made_from
 from monolith.tables.cuda_plan import CudaPlan, make_plan, upload_plan, with_offsets
@@ -289,18 +290,24 @@ class CudaWorkerSession(GroupSession[CudaPlan]):
         rates = float_array(rule.learning_rates, (native.rate_splits[-1],), _SUBJECT, "learning_rates")
         scale = finite_scale(rule.scale, _SUBJECT)
         require_not_discarded(plans, _SUBJECT)
+        apply = partial(
+            store.rows.apply,
+            merged.plan.on_device,
+            merged.gradient.data_ptr(),
+            0 if merged.latest is None else merged.latest.data_ptr(),
+            rates,
+            rule.step,
+            merged.times,
+            scale,
+            rule.known_finite and len(plans) == 1,
+            [push_to_core(stamp, self._incarnation, first_seq, rule.previous)],
+        )
         with store.in_order(merged.plan):
-            applied = store.rows.apply(
-                merged.plan.on_device,
-                merged.gradient.data_ptr(),
-                0 if merged.latest is None else merged.latest.data_ptr(),
-                rates,
-                rule.step,
-                merged.times,
-                scale,
-                rule.known_finite and len(plans) == 1,
-                [push_to_core(stamp, self._incarnation, first_seq, rule.previous)],
-            )
+            try:
+                applied = apply()
+            except ResourceExhaustedError:  # nothing has changed
+                torch.cuda.empty_cache()
+                applied = apply()
         store.plans.close_applied(plans)
         if not applied.duplicate:
             native.event_clock.count(bounded)
