@@ -14,17 +14,20 @@ import argparse
 import statistics
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
+import monolith as ml
 from monolith.tables import BatchStamp, CudaStore, LocalStore, Segment, Store, TableConfig, Update, WorkerSession
 from monolith.tables.initializers import Zeros
 from monolith.tables.row_optimizers import Adagrad
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -215,6 +218,57 @@ def measure_changes(trainer: Trainer, local: Trainer, rows: int, dim: int) -> li
     ]
 
 
+class DeepFM(nn.Module):
+    """A factorisation machine and a tower over 26 slots; the dense part is on the GPU, wherever the rows are."""
+
+    def __init__(self, store: Callable[[Mapping[str, TableConfig]], Store], dim: int = 16) -> None:
+        super().__init__()
+        slots = {f"slot_{number}": ml.Slot(dim) for number in range(SLOTS)}
+        self.rows = ml.Embeddings(slots, Adagrad(learning_rate=0.05), store=store)
+        self.deep = nn.Sequential(
+            nn.Linear(SLOTS * dim, 256), nn.ReLU(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 1)
+        )
+        self.cuda()
+        self.optimizers = [torch.optim.Adam(self.deep.parameters()), self.rows.optimizer()]
+
+    def step(self, planned: object, clicks: Tensor) -> None:
+        """Trains on one batch."""
+        vectors = self.rows(planned).stack()
+        pairs = (vectors.sum(1).square() - vectors.square().sum(1)).sum(1) / 2
+        logits = pairs + self.deep(vectors.flatten(1)).squeeze(1)
+        torch.autograd.backward(nn.functional.binary_cross_entropy_with_logits(logits, clicks))
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def seconds_of_steps(model: DeepFM, planned: Sequence[object], clicks: Tensor) -> float:
+    """Returns the seconds of one of some steps."""
+
+    def steps() -> None:
+        for plan in planned:
+            model.step(plan, clicks)
+
+    return wall_seconds(steps) / len(planned)
+
+
+def measure_model(examples: int, rows: int) -> Line:
+    """A training step of a model whose plans are made ahead, against the same with rows in main memory."""
+    batches = []
+    for _ in range(4):
+        ids = zipf_batch(rows, examples).view(SLOTS, examples)
+        batches.append({f"slot_{number}": ids[number] for number in range(SLOTS)})
+    clicks = torch.randint(2, (examples,)).float().cuda()
+    sides = [DeepFM(partial(CudaStore, device="cuda")), DeepFM(LocalStore)]
+    seconds: list[list[float]] = [[], []]
+    for _ in range(ROUNDS + 1):
+        for side, of_side in zip(sides, seconds, strict=True):
+            of_side.append(seconds_of_steps(side, [side.rows.plan(batch) for batch in batches], clicks))
+    ours, peers = (statistics.median(of_side[1:]) for of_side in seconds)
+    what = f"wall: DeepFM, {examples:,} x {SLOTS}, plans made ahead"
+    return Line(what, ours, examples * SLOTS, "rows in main memory, dense part on the GPU", peers)
+
+
 def main() -> int:
     """Measures everything and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -232,7 +286,8 @@ def main() -> int:
     for side in (small, local):
         fill(side, args.local_rows, 16)
     lines = [line for examples in (EXAMPLES, 4_096) for line in measure_steps(small, local, args.local_rows, examples)]
-    for line in [*lines, *measure_changes(small, local, args.local_rows, 16)]:
+    lines += [*measure_changes(small, local, args.local_rows, 16), measure_model(EXAMPLES, args.local_rows)]
+    for line in lines:
         print(line, flush=True)
     print(*filled, sep="\n")
     return 0
