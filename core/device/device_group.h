@@ -7,7 +7,8 @@
 //
 // Calls take complete batches and are thread-safe: one at a time launches its kernels, all in one stream, so that their
 // order is that of the calls. The results are bit for bit those of a Group. Memory of the device is taken as tables
-// grow; an error for lack of it changes no row, and the call can be repeated.
+// grow; an error for lack of it changes no row, and the call can be repeated. An Evict of several tables, or a Load of
+// many blocks, may have done a part of its work by then, which it does not do again.
 #pragma once
 
 #include <cstdint>
