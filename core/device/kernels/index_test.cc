@@ -121,6 +121,39 @@ TEST_P(IndexKernelsTest, ErasedRowsAreGoneAndTheirNumbersAreUsedAgain) {
   EXPECT_EQ(used.size(), 350u);
 }
 
+TEST_P(IndexKernelsTest, SearchesPassErasedPlacesThatLookLikeTheirTag) {
+  std::vector<int64_t> ids;  // whose tag is that of an erased place
+  for (uint64_t low = 0; low < 64; ++low) ids.push_back(IdOfHash(kErasedWord >> 32 << 32 | low * 0x1234567));
+  TableForTest table(4, 4, 3);
+  TablesForTest tables(launcher(), {&table});
+  const PlanForTest erased = PlanOf({ids.begin(), ids.begin() + 32}), kept = PlanOf({ids.begin() + 32, ids.end()});
+  tables.FindOrInsert(erased);
+  const Shared<uint32_t> rows = tables.FindOrInsert(kept);
+  tables.Erase(erased);
+  EXPECT_EQ(tables.Find(kept), rows);
+  for (const uint32_t row : tables.Find(erased)) EXPECT_EQ(row, kNoRow);
+}
+
+TEST_P(IndexKernelsTest, RowsFoundBeforeAreKeptWhereTheyAreStillTheIds) {
+  TableForTest table(4, 4, 5, true);
+  TablesForTest tables(launcher(), {&table});
+  const auto find_again = [&](const PlanForTest& plan, Shared<uint32_t> rows) {
+    tables.Launch(rows.size(), FindRowsAgain{plan.ids(), tables.tables(), rows.data()});
+    return rows;
+  };
+  const PlanForTest first = PlanOf({-5, -6, -7}, {3, 3, 3});
+  const Shared<uint32_t> rows = tables.FindOrInsert(first);
+  EXPECT_EQ(find_again(first, rows), rows);
+  EXPECT_EQ(find_again(first, {kNoRow, kNoRow, kNoRow}), rows) << "inserted since";
+  EXPECT_EQ(find_again(first, {rows[1], rows[2], 1000}), rows) << "numbers of other rows, and of none";
+  tables.Erase(PlanOf({-5}, {3}));
+  const std::vector<uint32_t> without = {kNoRow, rows[1], rows[2]};
+  EXPECT_EQ(find_again(first, rows), Shared<uint32_t>(without.begin(), without.end()));
+  // Its number goes to a row of the same key in another bucket.
+  ASSERT_EQ(tables.FindOrInsert(PlanOf({-5}, {1023}))[0], rows[0]);
+  EXPECT_EQ(find_again(first, rows), Shared<uint32_t>(without.begin(), without.end()));
+}
+
 TEST_P(IndexKernelsTest, AFullSegmentLosesNoRowThatItHas) {
   TableForTest table(4, 4, 1);  // 32 words
   TablesForTest tables(launcher(), {&table});
