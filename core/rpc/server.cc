@@ -255,9 +255,11 @@ void Server::Attend(const std::shared_ptr<Connection>& connection) {
   const bool owes_answer = !connection->sender.empty();
   connection->owes_answer = owes_answer;
   if (next == Next::kParked) return Park(*connection);
+  const bool waits_for_bytes = next == Next::kWaits && !owes_answer;
+  const uint32_t events = waits_for_bytes ? connection->stream.EventsToReceive() : EPOLLOUT;
   connection->is_attended = false;  // from here on another thread may serve it
   if (next == Next::kWaits) {
-    Arm(*connection, owes_answer ? EPOLLOUT : connection->stream.EventsToReceive(), EPOLL_CTL_MOD);
+    Arm(*connection, events, EPOLL_CTL_MOD);
   } else {
     Drop(*connection);
   }
