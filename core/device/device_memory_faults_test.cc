@@ -238,7 +238,7 @@ TEST(DeviceMemoryFaultsTest, Load) {
   FailEverywhere({}, [](Fixture& fixture) { fixture.Learn(2, 300); }, make, 5);
 }
 
-// Reading fails as well, and goes on where it was.
+// Reading fails as well, and resumes where it was.
 TEST(DeviceMemoryFaultsTest, Reading) {
   Fixture fixture({.has_filter = true});
   fixture.twins.group->FollowHistory(true);

@@ -13,7 +13,7 @@
 namespace monolith {
 namespace {
 
-// A split whose cells and number of elements lie in memory of somebody else, which is there from the beginning.
+// A split whose cells and number of elements lie in memory of the caller, which exists from the beginning.
 struct PlainSplit {
   uint16_t* cells;
   uint32_t* num_elements;

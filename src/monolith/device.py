@@ -17,6 +17,7 @@ import torch
 from monolith import _core, environment
 from monolith.errors import InvalidArgumentError, UnavailableError
 
+_DEVICES = "'cuda', 'cuda:N' or 'cpu'"
 _CACHE_VARIABLE = "MONOLITH_KERNEL_CACHE"
 _launchers: dict[torch.device, _core.DeviceLauncher] = {}
 _lock = threading.Lock()
@@ -37,7 +38,10 @@ def launcher_of(device: torch.device) -> _core.DeviceLauncher:
 
 def indexed(device: torch.device | str) -> torch.device:
     """Returns the device with the number of its GPU; the current one of torch where none is given."""
-    named = torch.device(device)
+    try:
+        named = torch.device(device)
+    except RuntimeError:
+        raise InvalidArgumentError(f"tables on a device: device must be {_DEVICES}, got '{device}'") from None
     has_number = ":" in str(named)
     if named.type != "cuda" or has_number or not torch.cuda.is_available():
         return named
@@ -48,7 +52,7 @@ def _new_launcher(device: torch.device) -> _core.DeviceLauncher:
     if device.type == "cpu":
         return _core.DeviceLauncher.on_cpu(shuffled=False)
     if device.type != "cuda":
-        raise InvalidArgumentError(f"tables on a device: device must be 'cuda', 'cuda:N' or 'cpu', got '{device}'")
+        raise InvalidArgumentError(f"tables on a device: device must be {_DEVICES}, got '{device}'")
     if not torch.cuda.is_available():
         target = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPUs"
         raise UnavailableError(

@@ -129,9 +129,10 @@ class CudaStore(GroupStore[CudaPlan]):
         if buckets is None and self._has_wide_slots:
             core, splits = self.plan_by_core(ids, table_splits, None)
             return self.uploaded(core, splits, stamp)
+        ids = torch.as_tensor(ids)
         splits = self._checked_splits(ids, table_splits)
         self._check_buckets(buckets, ids.numel())
-        with self._planning():
+        with self._planning(ids, buckets):
             flat = ids.detach().to(self.device, non_blocking=True).reshape(-1).contiguous()
             of_ids = None if buckets is None else buckets.to(self.device, non_blocking=True).contiguous()
             stream = 0 if self._plan_stream is None else self._plan_stream.cuda_stream
@@ -168,7 +169,7 @@ class CudaStore(GroupStore[CudaPlan]):
         return LocalPlan(self.native, core, plan.table_splits, plan.stamp)
 
     def _checked_splits(self, ids: Tensor, table_splits: Tensor) -> NDArray[np.int64]:
-        if ids.dtype != torch.int64:
+        if ids.dtype != torch.int64 or ids.is_meta:
             id_array(ids, _SUBJECT)  # raises, and names the conversion
         splits = id_array(table_splits, _SUBJECT, "table_splits").copy()
         if splits.shape != (len(self.native) + 1,):
@@ -200,12 +201,16 @@ class CudaStore(GroupStore[CudaPlan]):
         return CudaPlan(self.native, splits, stamp, arrays=arrays, num_ids_of_tables=counts, core=core, ready=ready)
 
     @contextlib.contextmanager
-    def _planning(self) -> Iterator[None]:
-        """Makes a plan on the stream of plans: it touches no row, and waits for no model."""
+    def _planning(self, *inputs: Tensor | None) -> Iterator[None]:
+        """Makes a plan on the stream of plans, which waits for the caller's stream only if inputs come from there."""
         if self._plan_stream is None:
             yield
             return
-        self._plan_stream.wait_stream(torch.cuda.current_stream(self.device))  # ids may come from there
+        on_device = [tensor for tensor in inputs if tensor is not None and tensor.is_cuda]
+        if on_device:
+            self._plan_stream.wait_stream(torch.cuda.current_stream(self.device))
+        for tensor in on_device:
+            tensor.record_stream(self._plan_stream)  # the caller may drop it before the kernels have read it
         with torch.cuda.stream(self._plan_stream):
             yield
 
@@ -261,6 +266,7 @@ class CudaStore(GroupStore[CudaPlan]):
         Raises:
             InvalidArgumentError: wrong dtype or shape.
         """
+        values = torch.as_tensor(values)
         if values.dtype != torch.float32:
             raise TypeError(f"{_SUBJECT}: {name} must be float32, got {values.dtype}; write {name}.float()")
         if tuple(values.shape) != shape:

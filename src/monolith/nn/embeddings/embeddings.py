@@ -465,9 +465,10 @@ def _store_on(device: torch.device | str, store: object) -> StoreFactory:
             f"Embeddings: device={str(device)!r} makes a store, but store={store!r} was given, too; leave one of them"
             " out, or write store=functools.partial(CudaStore, device=...)"
         )
-    chosen = torch.device(device)
-    if chosen.type not in {"cpu", "cuda"}:
+    kind = str(device).partition(":")[0]  # before torch, whose error lists devices that are none here
+    if kind not in {"cuda", "cpu"}:
         raise InvalidArgumentError(f"Embeddings: device must be 'cuda', 'cuda:N' or 'cpu', got {str(device)!r}")
+    chosen = torch.device(device)
     of_runner = current_table_defaults().store
     if of_runner is not None:
         return of_runner
